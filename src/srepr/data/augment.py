@@ -1,0 +1,160 @@
+"""Augmentation as functions of uniform draws, a whole batch at a time, and decoding that crops and scales in one go.
+
+Nothing here holds a random generator: the caller passes the uniform numbers, so a view of an image is a function of
+(seed, epoch, index) and of nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from scipy.special import betaincinv
+from torch import Tensor
+
+from srepr.errors import InputError
+
+Draws = npt.NDArray[np.float64]
+Box = tuple[float, float, float, float]
+
+CROP_TRIES = 10
+CROP_DRAWS = 2 * CROP_TRIES + 2
+
+
+def pad_crop_flip(images: Tensor, draws: Draws, *, padding: int, flip: bool) -> Tensor:
+    """Pad with zeros, crop back to size at a random place and, with probability 1/2, mirror: [B, C, H, W], draws [B, 3].
+
+    >>> image = torch.arange(9).reshape(1, 1, 3, 3)
+    >>> pad_crop_flip(image, np.array([[0.5, 0.9, 0.9]]), padding=1, flip=True)[0, 0]
+    tensor([[1, 2, 0],
+            [4, 5, 0],
+            [7, 8, 0]])
+    """
+    batch, channels, height, width = images.shape
+    chance = torch.from_numpy(draws).to(images.device)
+    top, left = (chance[:, :2] * (2 * padding + 1)).long().T[:, :, None]
+    mirrored = (chance[:, 2:] < 0.5) & flip
+    across = torch.arange(width, device=images.device)
+    rows = top + torch.arange(height, device=images.device)
+    columns = left + torch.where(mirrored, across.flip(0), across)
+    places = rows[:, :, None] * (width + 2 * padding) + columns[:, None, :]
+    padded = F.pad(images, (padding, padding, padding, padding)).flatten(2)
+    return padded.gather(2, places.view(batch, 1, -1).expand(-1, channels, -1)).view_as(images)
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Bytes [B, C, H, W] to (x / 255 - mean) / std in float32; colour images come out channels_last, which runs faster.
+
+    >>> normalise(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), [0.5], [0.25])
+    tensor([[[[2., 2.]]]])
+    """
+    centre = torch.tensor(mean, dtype=torch.float32, device=images.device)[:, None, None]
+    spread = torch.tensor(std, dtype=torch.float32, device=images.device)[:, None, None]
+    scaled = images.float().mul_(1 / (255 * spread)).sub_(centre / spread)
+    return scaled.contiguous(memory_format=torch.channels_last) if images.shape[1] == 3 else scaled
+
+
+def mixup_weights(alpha: float, draws: Draws) -> Tensor:
+    """Beta(alpha, alpha) weights in float32 from uniform draws of the same shape, by the inverse of its distribution.
+
+    >>> mixup_weights(1.0, np.array([0.25, 0.75]))
+    tensor([0.2500, 0.7500])
+    """
+    if not alpha > 0:
+        raise InputError(f"mixup with alpha {alpha:g}: alpha must be positive. Leave mixup off for none")
+    return torch.from_numpy(np.asarray(betaincinv(alpha, alpha, draws), dtype=np.float32))
+
+
+def mixup(inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Mix each example with its neighbour: weight * own + (1 - weight) * neighbour's, inputs [B, ...] and targets [B, K].
+
+    The neighbour of place p is p XOR 1; a last odd one is its own.
+
+    >>> inputs, targets = mixup(torch.tensor([[0.0], [8.0]]), torch.eye(2), torch.tensor([0.75, 0.5]))
+    >>> inputs.tolist(), targets.tolist()
+    ([[2.0], [4.0]], [[0.75, 0.25], [0.5, 0.5]])
+    """
+    partner = (torch.arange(len(inputs), device=inputs.device) ^ 1).clamp_(max=len(inputs) - 1)
+
+    def mixed(values: Tensor) -> Tensor:
+        share = weights.to(values).view(-1, *[1] * (values.ndim - 1))
+        return torch.lerp(values[partner], values, share)
+
+    return mixed(inputs), mixed(targets)
+
+
+def random_resized_crop_box(
+    width: int,
+    height: int,
+    draws: Draws,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Box:
+    """A random part of an image: its area a share in `scale`, its aspect in `ratio`, log-uniform (Szegedy et al. 2015).
+
+    `draws` are CROP_DRAWS uniforms: area and aspect for ten tries, then the place. Where no try fits, the largest
+    centred box with an aspect in `ratio`.
+
+    >>> random_resized_crop_box(100, 50, np.full(CROP_DRAWS, 0.5))
+    (24.0, 0.0, 76.0, 50.0)
+    """
+    tries = draws[: 2 * CROP_TRIES].reshape(CROP_TRIES, 2)
+    area = width * height * (scale[0] + tries[:, 0] * (scale[1] - scale[0]))
+    aspect = ratio[0] * (ratio[1] / ratio[0]) ** tries[:, 1]
+    widths, heights = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+    fitting = np.flatnonzero((widths >= 1) & (heights >= 1) & (widths <= width) & (heights <= height))
+    if not len(fitting):
+        w, h = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
+        left, top = (width - w) / 2, (height - h) / 2
+        return left, top, left + w, top + h
+    w, h = int(widths[fitting[0]]), int(heights[fitting[0]])
+    left, top = math.floor(draws[-2] * (width - w + 1)), math.floor(draws[-1] * (height - h + 1))
+    return float(left), float(top), float(left + w), float(top + h)
+
+
+def central_box(width: int, height: int, fraction: float = 224 / 256) -> Box:
+    """The centred square with `fraction` of the shorter side: resizing to 256 and cropping 224, without the detour.
+
+    >>> central_box(512, 256)
+    (144.0, 16.0, 368.0, 240.0)
+    """
+    side = fraction * min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side
+
+
+def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -> Image.Image:
+    """Read an image file as RGB and scale the box chosen from its (width, height) to size x size.
+
+    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the box still has `size` pixels then: several times faster.
+    The orientation in EXIF data is ignored, as in the field's usual pipelines.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     Image.new("L", (640, 480), 255).save(f"{folder}/white.jpg")
+    ...     image = decode(f"{folder}/white.jpg", 32, central_box)
+    >>> image.size, image.getpixel((0, 0))
+    ((32, 32), (255, 255, 255))
+    """
+    try:
+        with Image.open(path) as image:
+            width, height = image.size
+            box = choose_box(width, height)
+            enough = math.ceil(width * size / (box[2] - box[0])), math.ceil(height * size / (box[3] - box[1]))
+            draft = image.draft(image.mode, enough)
+            if draft is not None:
+                shrunk = draft[1][2] / width
+                box = (box[0] * shrunk, box[1] * shrunk, box[2] * shrunk, box[3] * shrunk)
+            return image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. Put it back, or go on without it with --skip-bad-images") from None
+    except Exception as error:  # decoders raise almost anything on broken bytes
+        raise InputError(
+            f"{path} cannot be decoded: {error}. Remove it, or go on without it with --skip-bad-images"
+        ) from error

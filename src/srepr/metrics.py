@@ -1,0 +1,230 @@
+"""Accuracy, likelihood and calibration of a long-tailed classifier, accumulated in float64 batch by batch.
+
+Calibration sorts predictions into N equal bins of confidence *closed on the right*, ((n-1)/N, n/N], so that a
+confidence of exactly 1.0 belongs to the last one, and compares accuracy with mean confidence in each (paper, A.3):
+
+    ECE = sum_n (|B_n| / |D|) |accuracy(B_n) - confidence(B_n)|
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from srepr.batches import as_labels, call, loader, split, to_device
+from srepr.errors import InputError
+
+
+def expected_calibration_error(probs: Any, y: Any, bins: int = 15) -> float:
+    """ECE of the probabilities [B, K] for the labels [B], each a tensor, an array or a list.
+
+    >>> expected_calibration_error([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.25, 0.75]], [0, 0, 1, 0])
+    0.0625
+    """
+    probs = _as_probs(probs)
+    y = _labels_for(probs, y)
+    if not len(y):
+        raise InputError("there are no probabilities: the calibration error of nothing is undefined")
+    confidence, prediction = probs.max(1)
+    gap = (prediction == y).double() - confidence.double()
+    return float(torch.bincount(_bin(confidence, bins), gap).abs().sum()) / len(y)
+
+
+def shot_groups(class_counts: Sequence[int]) -> dict[str, Tensor]:
+    """Which classes are many-shot (n > 100), medium-shot (20 to 100) and few-shot (n < 20), as masks [K].
+
+    >>> shot_groups([500, 100, 20, 19])["medium"]
+    tensor([False,  True,  True, False])
+    """
+    n = np.asarray(class_counts)
+    if n.ndim != 1 or n.dtype.kind not in "iu" or (n < 0).any():
+        raise InputError("class_counts must be the K numbers of training examples: count them with count_labels(data)")
+    masks = {"many": n > 100, "medium": (n >= 20) & (n <= 100), "few": n < 20}
+    return {name: torch.from_numpy(mask) for name, mask in masks.items()}
+
+
+class LongTailMetrics(Metric):
+    """Every metric of the paper's tables, and those beside them, over batches, devices and processes.
+
+    `compute()` gives fractions, and None where there was no example to measure:
+
+    - acc, many, medium, few: accuracy over the examples of all classes and of each group of `shot_groups`;
+      per_class: of each class; balanced_acc: the mean of those.
+    - nll: mean of -ln p(y), infinite where p(y) = 0; brier: mean of sum_k (p_k - [y = k])^2.
+    - ece: see the module; classwise_ece: the same for every p_k against [y = k], averaged over the classes.
+    - bins: the reliability diagram, `count` (weighted), `confidence` and `accuracy` of each bin; n: the number of examples.
+
+    >>> metrics = LongTailMetrics(class_counts=[500, 50, 5])
+    >>> metrics.update(torch.tensor([[9.0, 0.0, 0.0], [0.0, 0.0, 9.0]]), torch.tensor([0, 1]))
+    >>> result = metrics.compute()
+    >>> result["acc"], result["many"], result["medium"], result["few"]
+    (0.5, 1.0, 0.0, None)
+    """
+
+    full_state_update = False
+    higher_is_better = None
+
+    examples: Tensor
+    nll: Tensor
+    brier: Tensor
+    class_weight: Tensor
+    class_correct: Tensor
+    class_gap: Tensor
+    bin_weight: Tensor
+    bin_confidence: Tensor
+    bin_correct: Tensor
+
+    def __init__(self, class_counts: Sequence[int], bins: int = 15, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.groups = shot_groups(class_counts)
+        self.classes, self.bins = len(class_counts), bins
+        shapes: dict[str, tuple[int, ...]] = {
+            **dict.fromkeys(("examples", "nll", "brier"), ()),
+            **dict.fromkeys(("class_weight", "class_correct"), (self.classes,)),
+            "class_gap": (self.classes, bins),
+            **dict.fromkeys(("bin_weight", "bin_confidence", "bin_correct"), (bins,)),
+        }
+        for name, shape in shapes.items():
+            self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, y: Any, weight: Tensor | None = None, *, probabilities: bool = False) -> None:
+        """Add a batch of logits [B, K] and labels [B]; weights [B] make the examples stand for another class prior."""
+        scores = logits.detach().to(self.device)
+        if scores.dim() != 2 or scores.shape[1] != self.classes:
+            raise InputError(
+                f"the model's outputs have shape {list(scores.shape)}: {self.classes} classes need [B, {self.classes}]"
+            )
+        y = _labels_for(scores, y)
+        if probabilities:
+            probs, log_probs = scores, scores.double().log()
+        else:
+            probs, log_probs = scores.double().softmax(1), scores.double().log_softmax(1)
+            if probs.isnan().any():
+                raise InputError(
+                    "the model's outputs contain NaN or infinity: train it again with a lower learning rate"
+                )
+        weight = torch.ones(len(y)) if weight is None else weight
+        if weight.shape != y.shape or not (weight >= 0).all() or weight.isinf().any():
+            raise InputError("weight must hold one finite number >= 0 for each example, [B]")
+        w = weight.to(self.device).double()
+
+        nll = F.nll_loss(log_probs, y, reduction="none")
+        error = F.one_hot(y, self.classes) - probs.double()
+        correct = w * (scores.argmax(1) == y)
+        confidence = probs.amax(1)
+        index = _bin(confidence, self.bins)
+        class_index = torch.arange(self.classes, device=self.device) * self.bins + _bin(probs, self.bins)
+
+        self.examples += len(y)
+        self.nll += (w * nll)[w > 0].sum()  # 0 * inf is not a contribution
+        self.brier += w @ error.square().sum(1)
+        self.class_weight += torch.bincount(y, w, self.classes)
+        self.class_correct += torch.bincount(y, correct, self.classes)
+        self.class_gap += torch.bincount(
+            class_index.flatten(), (w[:, None] * error).flatten(), self.class_gap.numel()
+        ).view_as(self.class_gap)
+        self.bin_weight += torch.bincount(index, w, self.bins)
+        self.bin_confidence += torch.bincount(index, w * confidence, self.bins)
+        self.bin_correct += torch.bincount(index, correct, self.bins)
+
+    def update_probs(self, probs: Any, y: Any, weight: Tensor | None = None) -> None:
+        """Add a batch of probabilities [B, K], for predictions that are not a softmax of one model's logits.
+
+        >>> metrics = LongTailMetrics([10, 10])
+        >>> metrics.update_probs([[1.0, 0.0], [0.5, 0.5]], [0, 1])
+        >>> metrics.compute()["nll"]
+        0.34657359027997264
+        """
+        self.update(_as_probs(probs), y, weight, probabilities=True)
+
+    def compute(self) -> dict[str, Any]:
+        """The metrics over everything added so far, as listed above."""
+        total, correct = self.class_weight.cpu(), self.class_correct.cpu()
+        weight = float(total.sum())
+        per_class = [_ratio(c, t) for c, t in zip(correct.tolist(), total.tolist(), strict=True)]
+        present = [accuracy for accuracy in per_class if accuracy is not None]
+        return {
+            "acc": _ratio(float(correct.sum()), weight),
+            **{
+                name: _ratio(float(correct[mask].sum()), float(total[mask].sum()))
+                for name, mask in self.groups.items()
+            },
+            "nll": _ratio(float(self.nll), weight),
+            "ece": _ratio(float((self.bin_correct - self.bin_confidence).abs().sum()), weight),
+            "balanced_acc": _ratio(sum(present), len(present)),
+            "brier": _ratio(float(self.brier), weight),
+            "classwise_ece": _ratio(float(self.class_gap.abs().sum()), weight * self.classes),
+            "per_class": per_class,
+            "bins": [
+                {"count": w, "confidence": _ratio(confidence, w), "accuracy": _ratio(hits, w)}
+                for w, confidence, hits in zip(
+                    self.bin_weight.tolist(), self.bin_confidence.tolist(), self.bin_correct.tolist(), strict=True
+                )
+            ],
+            "n": int(self.examples),
+        }
+
+
+def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[str, Any]:
+    """The metrics of a model on this process's data; `class_counts` are those of the training data.
+
+    The model runs where it is, in evaluation mode and without gradients, and gets its training flags back.
+
+    >>> model = nn.Linear(4, 2)
+    >>> sorted(evaluate(model, (torch.zeros(3, 4), torch.tensor([0, 1, 1])), class_counts=[200, 10]))[:4]
+    ['acc', 'balanced_acc', 'bins', 'brier']
+    """
+    metrics = LongTailMetrics(class_counts, sync_on_compute=False)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        with torch.no_grad():
+            for batch in loader(data):
+                inputs, y = split(batch)
+                metrics.update(call(model, to_device(inputs, device)), y)
+    finally:
+        for module, flag in training.items():
+            module.training = flag
+    if not metrics.update_called:
+        raise InputError("the data has no examples: check where it is read from")
+    result: dict[str, Any] = metrics.compute()
+    return result
+
+
+def _bin(p: Tensor, bins: int) -> Tensor:
+    """Index n - 1 of the bin ((n-1)/bins, n/bins] of each probability; 0 goes to the first.
+
+    The edges are rounded to the precision of p: the float32 nearest to 2/15 is that edge, although it lies above 2/15.
+    """
+    edges = (torch.arange(1, bins, dtype=torch.float64, device=p.device) / bins).to(p.dtype)
+    return torch.searchsorted(edges.double(), p.double().contiguous())
+
+
+def _as_probs(values: Any) -> Tensor:
+    probs = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    probs = probs if probs.is_floating_point() else probs.double()
+    if probs.dim() != 2 or not probs.shape[1]:
+        raise InputError(f"probabilities have shape {list(probs.shape)}: pass [B, K], one row for each example")
+    if probs.isnan().any():
+        raise InputError("the probabilities contain NaN: check the model that gave them")
+    if (probs < 0).any() or (probs > 1 + 1e-6).any():
+        raise InputError("probabilities must lie in [0, 1]: pass logits through softmax first")
+    if (probs.double().sum(1) - 1).abs().gt(1e-3).any():
+        raise InputError("the probabilities of an example must sum to 1 (within 0.001): pass them for all K classes")
+    return probs
+
+
+def _labels_for(scores: Tensor, y: Any) -> Tensor:
+    labels = as_labels(y, scores.shape[1]).to(scores.device)
+    if len(labels) != len(scores):
+        raise InputError(f"there are {len(scores)} predictions but {len(labels)} labels: pass one label for each")
+    return labels
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

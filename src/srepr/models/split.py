@@ -1,0 +1,190 @@
+"""Any nn.Module as features + classifier: find the final linear layer, take what goes into it, put another in its place.
+
+    logits = classifier(features(x)),   features: input -> [B, L],   classifier: [B, L] -> [B, K]
+
+Nothing here changes the model that is given. Names are dotted module names in the unwrapped model, as in
+`model.named_modules()`; a model that is itself one linear layer has the classifier "".
+"""
+
+import copy
+from collections.abc import Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from srepr.batches import call
+from srepr.errors import InputError
+from srepr.models.modes import eval_mode
+
+CONVENTIONAL = ("fc", "classifier", "head", "heads", "linear", "score")
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of (Distributed)DataParallel, AveragedModel, torch.compile and Lightning Fabric.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> unwrap(nn.DataParallel(layer)) is layer
+    True
+    """
+    by_type = nn.DataParallel | nn.parallel.DistributedDataParallel | torch.optim.swa_utils.AveragedModel
+    while True:
+        children = dict(model.named_children())
+        if isinstance(model, by_type):
+            model = children["module"]
+        elif inner := children.get("_original_module") or children.get("_forward_module") or children.get("_orig_mod"):
+            model = inner
+        else:
+            return model
+
+
+def find_classifier(model: nn.Module, example: Any = None, *, name: str | None = None) -> str:
+    """The dotted name of the layer that makes the logits: nn.Linear, or any leaf module with a matrix `weight`.
+
+    With `example`, one batch of inputs (a tensor, or a dict of keyword arguments), the model says so itself: the layer
+    is the one whose output is the model's, or the only one whose output has that shape. Without, it is read off the
+    structure: among the layers under a conventional name (fc, classifier, head, ...), or among all where there is no
+    such name, the only one whose output no later layer could take in. A `name` that is given is only checked.
+
+    >>> find_classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    '2'
+    >>> find_classifier(nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 3)}))
+    Traceback (most recent call last):
+    srepr.errors.InputError: the classifier could be a or b: say which with classifier="b"
+    """
+    model = unwrap(model)
+    linear = {key: module for key, module in model.named_modules(remove_duplicate=name is None) if is_linear(module)}
+    if not linear:
+        raise InputError(f"{type(model).__name__} has no linear layer: only models that end in one can be split")
+    if name is not None:
+        if name not in linear:
+            raise InputError(f"classifier={name!r} is not a linear layer of the model: choose from {_listing(linear)}")
+        return name
+    found = _by_structure(linear) if example is None else _by_output(model, linear, example)
+    if len(found) == 1:
+        return found[0]
+    raise InputError(
+        f"the classifier could be {_listing(found)}: say which with classifier={found[-1]!r}".replace("'", '"')
+        if found
+        else f'no layer\'s output has the shape of the model\'s: say which with classifier="...", of {_listing(linear)}'
+    )
+
+
+def is_linear(module: nn.Module) -> bool:
+    """Whether the module can be a classifier: an nn.Linear, or a leaf module (not an embedding) with a matrix `weight`.
+
+    >>> is_linear(nn.Linear(2, 2)), is_linear(nn.Embedding(2, 2)), is_linear(nn.BatchNorm1d(2))
+    (True, False, False)
+    """
+    if isinstance(module, nn.Linear):
+        return True
+    weight = getattr(module, "weight", None)
+    matrix = isinstance(weight, Tensor) and weight.dim() == 2
+    return matrix and not any(module.children()) and not isinstance(module, nn.Embedding | nn.EmbeddingBag)
+
+
+def _by_structure(linear: Mapping[str, nn.Module]) -> list[str]:
+    names = [name for name in linear if name.split(".")[0] in CONVENTIONAL] or list(linear)
+    sizes = [_sizes(linear[name]) for name in names]
+    return [
+        name
+        for i, name in enumerate(names)
+        if not any(sizes[i][1] & taken for taken, _ in sizes[i + 1 :])
+    ]
+
+
+def _sizes(module: nn.Module) -> tuple[set[int], set[int]]:
+    """The possible sizes of a layer's input and output: which is which is known for nn.Linear only."""
+    if isinstance(module, nn.Linear):
+        return {module.in_features}, {module.out_features}
+    weight = module.weight
+    assert isinstance(weight, Tensor)
+    return set(weight.shape), set(weight.shape)
+
+
+def _by_output(model: nn.Module, linear: Mapping[str, nn.Module], example: Any) -> list[str]:
+    outputs: dict[str, Tensor] = {}
+    hooks = [
+        module.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
+        for name, module in linear.items()
+    ]
+    like = next(tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point())
+    try:
+        with torch.no_grad(), eval_mode(model):
+            logits = call(model, _placed(example, like))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    fitting = {name: output for name, output in outputs.items() if output.shape == logits.shape}
+    return (
+        [name for name, output in fitting.items() if output is logits]
+        or [name for name, output in fitting.items() if torch.equal(output.to(logits), logits)]
+        or list(fitting)
+    )
+
+
+def _placed(inputs: Any, like: Tensor) -> Any:
+    if isinstance(inputs, Mapping):
+        return {key: _placed(value, like) for key, value in inputs.items()}
+    if isinstance(inputs, Tensor):
+        return inputs.to(like) if inputs.is_floating_point() else inputs.to(like.device)
+    return inputs
+
+
+def _listing(names: Mapping[str, nn.Module] | list[str]) -> str:
+    *others, last = list(names)[-6:]
+    return ", ".join(["..."] * (len(names) > 6) + others) + " or " * bool(others) + last
+
+
+def replace_classifier(model: nn.Module, name: str, head: nn.Module) -> nn.Module:
+    """A copy of the unwrapped model with `head` in the place of the classifier.
+
+    The rest of the copy shares nothing with the head, also where the classifier's weight was tied to an embedding.
+    What the model does to the classifier's output, a temperature for example, it does to the head's.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> replace_classifier(model, "2", nn.Linear(8, 5))(torch.zeros(1, 4)).shape
+    torch.Size([1, 5])
+    """
+    duplicate = copy.deepcopy(unwrap(model))
+    return swap(duplicate, duplicate.get_submodule(find_classifier(duplicate, name=name)), head)
+
+
+def swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Put `new` wherever the model has `old`, in place: a module may be registered under several names.
+
+    >>> swap(nn.Sequential(layer := nn.ReLU(), nn.Flatten(), layer), layer, nn.Tanh())
+    Sequential(
+      (0): Tanh()
+      (1): Flatten(start_dim=1, end_dim=-1)
+      (2): Tanh()
+    )
+    """
+    if model is old:
+        return new
+    for parent in list(model.modules()):
+        for key, child in parent._modules.items():
+            if child is old:
+                setattr(parent, key, new)
+    return model
+
+
+def feature_extractor(model: nn.Module, name: str) -> nn.Module:
+    """A copy of the unwrapped model that is called like it and answers with the input [B, L] of its classifier.
+
+    It has the model's own parameters under their own names, without the classifier's: draws from a posterior go in
+    through `torch.func.functional_call`, and `update_batchnorm`, `fold_batchnorm` and `torch.compile` work on it.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> features = feature_extractor(model, "2")
+    >>> features(torch.zeros(1, 4)).shape, [name for name, _ in features.named_parameters()]
+    (torch.Size([1, 8]), ['0.weight', '0.bias'])
+    """
+    classifier = unwrap(model).get_submodule(find_classifier(model, name=name))
+    tap = _Tap(name, classifier)
+    body = replace_classifier(model, name, tap)
+    # Bound methods, not closures: a deep copy of the body then has hooks that belong to its own tap.
+    body.register_forward_pre_hook(tap.open)
+    body.register_forward_hook(tap.close)
+    return body

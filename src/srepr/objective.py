@@ -1,0 +1,89 @@
+"""The loss of stage 2: cross-entropy over M stochastic representations, and self-distillation from them.
+
+Logits are [M, B, K]: one classifier on M representations of the same B inputs (paper, sections 4.1, 4.2 and A.4).
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from srepr import dirichlet
+from srepr.errors import InputError
+
+# exp(650) = 1e282: even the sum over any number of classes stays finite in float64.
+_LARGEST_EXPONENT = 650.0
+
+
+def cross_entropy(
+    logits: Tensor, y: Tensor, *, weight: Tensor | None = None, offset: Tensor | None = None
+) -> Tensor:
+    """L_CE, the mean over B of weight[y] * -(1/M) sum_m log softmax(z_m + offset)[y], for z [M, B, K] or [B, K].
+
+    The weighted mean is divided by B and not by the sum of the weights: it estimates the expectation of
+    the paper's section A.1, whatever classes the batch happens to hold.
+
+    >>> logits = torch.tensor([[[2.0, 0.0]], [[1.0, 0.0]]])
+    >>> cross_entropy(logits, torch.tensor([1]))
+    tensor(1.7201)
+    >>> cross_entropy(logits, torch.tensor([1]), weight=torch.tensor([0.2, 0.8]))
+    tensor(1.3961)
+    """
+    if logits.ndim == 2:
+        logits = logits.unsqueeze(0)
+    if logits.shape[1:2] != y.shape:
+        raise InputError(f"logits {list(logits.shape)} need labels [{logits.shape[1]}], not {list(y.shape)}.")
+    if offset is not None:
+        logits = logits + offset
+    nll_mb = F.cross_entropy(logits.flatten(0, 1), y.repeat(len(logits)), reduction="none").view(logits.shape[:2])
+    if weight is not None:
+        nll_mb = nll_mb * weight[y]
+    return nll_mb.mean()
+
+
+def self_distillation(student: Tensor, teachers: Tensor, temperature: float = 20.0) -> Tensor:
+    """L_KD, the divergence from the student's Dirichlet to the one through the teachers, averaged over B.
+
+        L_KD = sum_k p_T[k] (psi(a_0) - psi(a_k)) + (1 / beta_0) KL[Dir(a) || Dir(1)],    a = exp(z / temperature) + 1
+
+    for the logits z [B, K] of the student, with p_T and beta_0 the mean and precision of the teachers'
+    softmax(logits [M, B, K] / temperature). No gradient reaches the teachers.
+
+    >>> student = torch.tensor([[30.0, -10.0, 0.0]])
+    >>> self_distillation(student, torch.stack([student + 4, student * 0.8]))
+    tensor(0.9653)
+    """
+    if teachers.shape[1:] != student.shape:
+        raise InputError(
+            f"teachers {list(teachers.shape)} must be [M, B, K] over the student's [B, K] = {list(student.shape)}."
+        )
+    with torch.no_grad():
+        mean, precision = dirichlet.fit((teachers.double() / temperature).log_softmax(-1))
+    alpha = (student.double() / temperature).clamp(max=_LARGEST_EXPONENT).exp()
+    return dirichlet.reverse_kl(alpha + 1, mean, precision).mean().to(student.dtype)
+
+
+def srepr_loss(
+    logits: Tensor,
+    student: Tensor | None,
+    y: Tensor,
+    *,
+    weight: Tensor | None = None,
+    offset: Tensor | None = None,
+    distill_weight: float = 0.5,
+    temperature: float = 20.0,
+) -> Tensor:
+    """The whole loss, (1 - w) L_CE + w L_KD with w = distill_weight; L_CE alone where there is no student.
+
+    `logits` [M, B, K] are trained by L_CE and teach L_KD; `student` [B, K] comes from the averaged weights. The
+    balance (`weight`, `offset`) acts on L_CE only.
+
+    >>> student, y = torch.tensor([[3.0, -1.0, 0.0]]), torch.tensor([0])
+    >>> srepr_loss(torch.stack([student + 1, student * 0.8]), student, y)
+    tensor(0.6045)
+    >>> srepr_loss(student, None, y)
+    tensor(0.0659)
+    """
+    loss = cross_entropy(logits, y, weight=weight, offset=offset)
+    if student is None:
+        return loss
+    return (1 - distill_weight) * loss + distill_weight * self_distillation(student, logits, temperature)
