@@ -137,9 +137,10 @@ def count_labels(data: Any, classes: int | None = None) -> list[int]:
     """
     batches = loader(data)
     stored = None
-    # A subset sampler leaves examples out; any other only reorders or re-weighs the dataset's.
-    if isinstance(batches, DataLoader) and not isinstance(batches.sampler, SubsetRandomSampler):
-        stored = _stored_labels(batches.dataset)
+    if isinstance(batches, DataLoader):
+        # A subset sampler leaves examples out; any other only reorders or re-weighs the dataset's.
+        sampler = getattr(batches.batch_sampler, "sampler", batches.sampler)
+        stored = None if isinstance(sampler, SubsetRandomSampler) else _stored_labels(batches.dataset)
     if stored is None:
         stored = torch.cat([torch.empty(0, dtype=torch.int64), *(split(batch)[1].cpu() for batch in batches)])
     labels = as_labels(stored, classes)

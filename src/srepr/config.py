@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import Positional, arg
 
 from srepr.errors import InputError
 
@@ -122,10 +123,10 @@ class Train:
     10
     """
 
-    source: str
+    source: Positional[Annotated[str, arg(metavar="SOURCE")]]
     """A recipe (cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18, digits-lt), or a folder, .csv or .npz of yours."""
-    data: Data = field(default_factory=Data)
-    """Examples."""
+    data: Annotated[Data, arg(name="")] = field(default_factory=Data)
+    """Which examples."""
     network: str = "auto"
     """resnet8, resnet14, resnet20, resnet32, resnet50, resnext50 or mlp; auto chooses by the size of the input."""
     shortcut: Literal["A", "B"] = "A"
@@ -159,16 +160,3 @@ class Train:
         """How many sets of weights the posterior is made of."""
         return self.epochs - self.swa_start
 
-
-@dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where files are.
-
-    >>> Places(out=Path("runs/first")).data_dir is None
-    True
-    """
-
-    out: Path
-    """The run folder; a run cut short goes on with the same command."""
-    data_dir: Path | None = None
-    """Where the data set's files are."""

@@ -17,6 +17,7 @@ from torchmetrics import Metric
 
 from srepr.batches import as_labels, call, loader, split, to_device
 from srepr.errors import InputError
+from srepr.models.modes import eval_mode
 
 
 def expected_calibration_error(probs: Any, y: Any, bins: int = 15) -> float:
@@ -56,7 +57,8 @@ class LongTailMetrics(Metric):
       per_class: of each class; balanced_acc: the mean of those.
     - nll: mean of -ln p(y), infinite where p(y) = 0; brier: mean of sum_k (p_k - [y = k])^2.
     - ece: see the module; classwise_ece: the same for every p_k against [y = k], averaged over the classes.
-    - bins: the reliability diagram, `count` (weighted), `confidence` and `accuracy` of each bin; n: the number of examples.
+    - bins: the reliability diagram, `count` (weighted), `confidence` and `accuracy` of each bin.
+    - n: the number of examples.
 
     >>> metrics = LongTailMetrics(class_counts=[500, 50, 5])
     >>> metrics.update(torch.tensor([[9.0, 0.0, 0.0], [0.0, 0.0, 9.0]]), torch.tensor([0, 1]))
@@ -180,16 +182,10 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
     """
     metrics = LongTailMetrics(class_counts, sync_on_compute=False)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        with torch.no_grad():
-            for batch in loader(data):
-                inputs, y = split(batch)
-                metrics.update(call(model, to_device(inputs, device)), y)
-    finally:
-        for module, flag in training.items():
-            module.training = flag
+    with torch.no_grad(), eval_mode(model):
+        for batch in loader(data):
+            inputs, y = split(batch)
+            metrics.update(call(model, to_device(inputs, device)), y)
     if not metrics.update_called:
         raise InputError("the data has no examples: check where it is read from")
     result: dict[str, Any] = metrics.compute()

@@ -38,10 +38,9 @@ class Posterior:
 
     def __init__(self, model: nn.Module, *, classifier: str | None = None) -> None:
         self.model = copy.deepcopy(unwrap(model)).cpu()
-        self.model.zero_grad(set_to_none=True)
         self.count = 0
         self.classifier = classifier
-        self._no_classifier = ""  # why none was found, to be said when a draw needs it
+        self._no_classifier = ""  # why none was found: said only when a draw needs one
         floating = {name: p for name, p in self.model.named_parameters() if p.is_floating_point()}
         self._mean = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in floating.items()}
         self._m2 = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in floating.items()}
@@ -75,8 +74,9 @@ class Posterior:
         parameters = dict(posterior.model.named_parameters())
         _check_same("the mean", mean, parameters)
         _check_same("the variance", variance, parameters)
-        if count < 1 or not all(((v >= 0) & v.isfinite()).all() for v in variance.values()):
-            raise InputError("a posterior needs count >= 1 and finite variances >= 0, as variance() gives them")
+        finite = all(moment.isfinite().all() for moment in [*mean.values(), *variance.values()])
+        if count < 1 or not finite or any((v < 0).any() for v in variance.values()):
+            raise InputError("the moments need count >= 1, finite means, and finite variances >= 0: save them again")
         posterior.count = count
         for name, parameter in parameters.items():
             if name in posterior._mean:
@@ -87,7 +87,7 @@ class Posterior:
         return posterior
 
     def update(self, model: nn.Module) -> None:
-        """Capture the model's present weights, usually at the end of an epoch; wrappers such as DDP are looked through."""
+        """Capture the model's present weights, usually at the end of an epoch; wrappers such as DDP may stay on."""
         newest = _tensors(unwrap(model))
         own = _tensors(self.model)
         _check_same("the model", newest, own)
@@ -127,9 +127,7 @@ class Posterior:
         """Weights theta ~ N(mean, diag(variance)) beside the classifier's mean; a function of the generator alone."""
         weights = self.mean()
         if self._no_classifier:
-            raise InputError(
-                f"{self._no_classifier}. Name the classifier, which is not sampled: Posterior(model, classifier=)"
-            )
+            raise InputError(f"{self._no_classifier} (in Posterior(model, classifier=...): it is not sampled)")
         if generator.device.type != "cpu":
             raise InputError(f"the generator is on {generator.device}: pass a torch.Generator() of the CPU")
         held = set() if self.classifier is None else set(self.model.get_submodule(self.classifier).parameters())

@@ -14,9 +14,7 @@ _WEYL = 0x9E3779B97F4A7C15
 _64_BITS = (1 << 64) - 1
 
 
-def uniforms(
-    seed: int, epoch: int, indices: npt.ArrayLike, count: int, *, stream: int = 0
-) -> npt.NDArray[np.float64]:
+def uniforms(seed: int, epoch: int, indices: npt.ArrayLike, count: int, *, stream: int = 0) -> npt.NDArray[np.float64]:
     """Uniform numbers [N, count] in [0, 1) for N indices; `stream` keeps different uses of one seed apart.
 
     >>> draws = uniforms(0, 5, [7, 8, 9], 2)
@@ -30,11 +28,11 @@ def uniforms(
         state = _mix(state, np.array([[word & _64_BITS]], dtype=np.uint64))
     state = _mix(state, np.asarray(indices).astype(np.uint64)[:, None])
     state = _mix(state, np.arange(count, dtype=np.uint64)[None, :])
-    return (state >> np.uint64(11)) * 2.0**-53
+    return np.asarray(state >> np.uint64(11), dtype=np.float64) * 2.0**-53
 
 
 def _mix(state: npt.NDArray[np.uint64], word: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     mixed = state + (word + np.uint64(1)) * np.uint64(_WEYL)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -39,11 +39,12 @@ def epoch_batches(
     True
     """
     if batch_size < world_size:
-        raise InputError(f"a batch of {batch_size} cannot be shared by {world_size} processes. Give a larger batch size")
+        raise InputError(f"a batch of {batch_size} is too small for {world_size} processes. Give a larger batch size")
     if balanced:
         sequence = _balanced_sequence(labels, seed, epoch)
     else:
-        sequence = np.argsort(uniforms(seed, epoch, np.arange(len(labels)), 1, stream=_PERMUTATION)[:, 0], kind="stable")
+        chance = uniforms(seed, epoch, np.arange(len(labels)), 1, stream=_PERMUTATION)[:, 0]
+        sequence = np.argsort(chance, kind="stable")
     end = len(sequence)
     if drop_last and end > batch_size:
         end -= end % batch_size

@@ -22,8 +22,8 @@ class MLP(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The representation [B, width] that the classifier sees."""
-        x = self.hidden(x.flatten(1))
-        return x
+        hidden: Tensor = self.hidden(x.flatten(1))
+        return hidden
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, K]."""

@@ -33,7 +33,9 @@ class ResNet(nn.Module):
         super().__init__()
 
         def stage(depth: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
-            return nn.Sequential(block(inputs, outputs, stride), *(block(outputs, outputs, 1) for _ in range(depth - 1)))
+            return nn.Sequential(
+                block(inputs, outputs, stride), *(block(outputs, outputs, 1) for _ in range(depth - 1))
+            )
 
         self.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)

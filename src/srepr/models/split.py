@@ -1,4 +1,4 @@
-"""Any nn.Module as features + classifier: find the final linear layer, take what goes into it, put another in its place.
+"""Any nn.Module as features + classifier: find the final linear layer, take its input, put another in its place.
 
     logits = classifier(features(x)),   features: input -> [B, L],   classifier: [B, L] -> [B, K]
 
@@ -18,6 +18,8 @@ from srepr.batches import call
 from srepr.errors import InputError
 from srepr.models.modes import eval_mode
 
+WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.optim.swa_utils.AveragedModel)
+EMBEDDINGS_AND_NORMS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)
 CONVENTIONAL = ("fc", "classifier", "head", "heads", "linear", "score")
 
 
@@ -28,15 +30,12 @@ def unwrap(model: nn.Module) -> nn.Module:
     >>> unwrap(nn.DataParallel(layer)) is layer
     True
     """
-    by_type = nn.DataParallel | nn.parallel.DistributedDataParallel | torch.optim.swa_utils.AveragedModel
     while True:
-        children = dict(model.named_children())
-        if isinstance(model, by_type):
-            model = children["module"]
-        elif inner := children.get("_original_module") or children.get("_forward_module") or children.get("_orig_mod"):
-            model = inner
-        else:
+        known = ["module"] if isinstance(model, WRAPPERS) else ["_original_module", "_forward_module", "_orig_mod"]
+        inside = [name for name in known if name in model._modules]
+        if not inside:
             return model
+        model = model.get_submodule(inside[0])
 
 
 def find_classifier(model: nn.Module, example: Any = None, *, name: str | None = None) -> str:
@@ -62,17 +61,16 @@ def find_classifier(model: nn.Module, example: Any = None, *, name: str | None =
             raise InputError(f"classifier={name!r} is not a linear layer of the model: choose from {_listing(linear)}")
         return name
     found = _by_structure(linear) if example is None else _by_output(model, linear, example)
-    if len(found) == 1:
-        return found[0]
-    raise InputError(
-        f"the classifier could be {_listing(found)}: say which with classifier={found[-1]!r}".replace("'", '"')
-        if found
-        else f'no layer\'s output has the shape of the model\'s: say which with classifier="...", of {_listing(linear)}'
-    )
+    if not found:
+        shape = 'no linear layer has an output of the shape of the logits: say which it is with classifier="..."'
+        raise InputError(f"{shape}, from {_listing(linear)}")
+    if len(found) > 1:
+        raise InputError(f'the classifier could be {_listing(found)}: say which with classifier="{found[-1]}"')
+    return found[0]
 
 
 def is_linear(module: nn.Module) -> bool:
-    """Whether the module can be a classifier: an nn.Linear, or a leaf module (not an embedding) with a matrix `weight`.
+    """Whether a module can be a classifier: nn.Linear, or a leaf with a matrix `weight`, no embedding and no norm.
 
     >>> is_linear(nn.Linear(2, 2)), is_linear(nn.Embedding(2, 2)), is_linear(nn.BatchNorm1d(2))
     (True, False, False)
@@ -81,17 +79,13 @@ def is_linear(module: nn.Module) -> bool:
         return True
     weight = getattr(module, "weight", None)
     matrix = isinstance(weight, Tensor) and weight.dim() == 2
-    return matrix and not any(module.children()) and not isinstance(module, nn.Embedding | nn.EmbeddingBag)
+    return matrix and not any(module.children()) and not isinstance(module, EMBEDDINGS_AND_NORMS)
 
 
 def _by_structure(linear: Mapping[str, nn.Module]) -> list[str]:
     names = [name for name in linear if name.split(".")[0] in CONVENTIONAL] or list(linear)
     sizes = [_sizes(linear[name]) for name in names]
-    return [
-        name
-        for i, name in enumerate(names)
-        if not any(sizes[i][1] & taken for taken, _ in sizes[i + 1 :])
-    ]
+    return [name for i, name in enumerate(names) if not any(sizes[i][1] & taken for taken, _ in sizes[i + 1 :])]
 
 
 def _sizes(module: nn.Module) -> tuple[set[int], set[int]]:
@@ -116,7 +110,7 @@ def _by_output(model: nn.Module, linear: Mapping[str, nn.Module], example: Any) 
     finally:
         for hook in hooks:
             hook.remove()
-    fitting = {name: output for name, output in outputs.items() if output.shape == logits.shape}
+    fitting = {name: output for name, output in outputs.items() if getattr(output, "shape", None) == logits.shape}
     return (
         [name for name, output in fitting.items() if output is logits]
         or [name for name, output in fitting.items() if torch.equal(output.to(logits), logits)]
@@ -152,7 +146,7 @@ def replace_classifier(model: nn.Module, name: str, head: nn.Module) -> nn.Modul
 
 
 def swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """Put `new` wherever the model has `old`, in place: a module may be registered under several names.
+    """Put `new` wherever the model has `old`, in place and in its mode: a module may have several names.
 
     >>> swap(nn.Sequential(layer := nn.ReLU(), nn.Flatten(), layer), layer, nn.Tanh())
     Sequential(
@@ -161,6 +155,7 @@ def swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
       (2): Tanh()
     )
     """
+    new.train(old.training)
     if model is old:
         return new
     for parent in list(model.modules()):
@@ -188,3 +183,40 @@ def feature_extractor(model: nn.Module, name: str) -> nn.Module:
     body.register_forward_pre_hook(tap.open)
     body.register_forward_hook(tap.close)
     return body
+
+
+class _Tap(nn.Module):
+    """Stands in for the classifier: keeps what it is given, and answers with zeros in the shape of the logits.
+
+    The zeros let the rest of the model's forward pass go through, whatever it does to logits.
+    """
+
+    def __init__(self, name: str, classifier: nn.Module) -> None:
+        super().__init__()
+        assert isinstance(classifier.weight, Tensor)
+        self.name = name
+        self.sizes = sum(classifier.weight.shape)  # L + K, in whichever order the layer keeps them
+        self.seen: Tensor | None = None
+
+    def open(self, model: nn.Module, args: Any) -> None:
+        self.seen = None
+
+    def forward(self, features: Tensor) -> Tensor:
+        if features.dim() != 2:
+            raise InputError(
+                f"{self.name} is given features of shape {list(features.shape)}: only [B, L] can be split"
+            )
+        if self.seen is not None:
+            raise InputError(
+                f"{self.name} is called more than once for an input: only models that call it once can be split"
+            )
+        self.seen = features
+        return features.new_zeros(len(features), self.sizes - features.shape[1])
+
+    def close(self, model: nn.Module, args: Any, output: Any) -> Tensor:
+        features, self.seen = self.seen, None
+        if features is None:
+            raise InputError(
+                f'the model never calls {self.name}: name the layer that makes the logits with classifier="..."'
+            )
+        return features

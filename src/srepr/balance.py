@@ -1,0 +1,78 @@
+"""How the tail gets its chance inside the loss: class weights and logit offsets (paper, section A.1).
+
+pi_k = n_k / sum(n) is the share of class k in the training data. Class-balanced sampling acts on the batches
+instead, and belongs to the data.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from srepr.errors import InputError
+
+Shares = Sequence[int] | Sequence[float] | npt.NDArray[Any] | Tensor
+
+
+def grw_weights(counts: Shares, rho: float = 1.0) -> Tensor:
+    """The generalised re-weighting of the loss, [K], summing to 1: (1/pi_k)^rho / sum_j (1/pi_j)^rho.
+
+    >>> grw_weights([80, 20])
+    tensor([0.2000, 0.8000])
+    >>> grw_weights([80, 20], rho=0)
+    tensor([0.5000, 0.5000])
+    """
+    return (-rho * _log_shares(counts)).softmax(0).float()
+
+
+def mean_one(weights: Tensor, counts: Shares) -> Tensor:
+    """The same weights [K] scaled to mean 1 over the training data, sum_k pi_k w_k = 1.
+
+    Weights that sum to 1 over K classes shrink the loss, and with it every step, about K-fold; these leave the
+    learning rate its meaning.
+
+    >>> mean_one(grw_weights([80, 20]), [80, 20])
+    tensor([0.6250, 2.5000])
+    """
+    shares = _log_shares(counts).exp().to(weights)
+    return weights / (shares * weights).sum()
+
+
+def logit_offset(counts: Shares, rho: float = 1.0) -> Tensor:
+    """The logit adjustment [K], rho log pi_k, to add to the logits inside the training loss only.
+
+    >>> logit_offset([80, 20])
+    tensor([-0.2231, -1.6094])
+    """
+    return (rho * _log_shares(counts)).float()
+
+
+def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -> Tensor:
+    """Logits (or log-probabilities) [..., K] moved to a known prior of the deployment, z + log target - log train.
+
+    Priors may be counts: each is divided by its sum. `train_prior` is what the classifier was trained to expect,
+    uniform after any balancing. A class that does not occur in the target gets the logit -inf.
+
+    >>> adjust_to_prior(torch.zeros(2), [0.5, 0.5], [0.9, 0.1]).softmax(-1)
+    tensor([0.9000, 0.1000])
+    """
+    if not len(train_prior) == len(target_prior) == logits.shape[-1]:
+        raise InputError(
+            f"the train prior has {len(train_prior)} classes and the target prior {len(target_prior)}; "
+            f"give both one number for each of the {logits.shape[-1]} logits."
+        )
+    target = torch.as_tensor(target_prior, dtype=torch.float64)
+    if (target < 0).any() or not target.sum() > 0:
+        raise InputError("the target prior must hold shares of 0 or more, and not only 0.")
+    shift = (target / target.sum()).log() - _log_shares(train_prior)
+    return logits + shift.to(logits)
+
+
+def _log_shares(counts: Shares) -> Tensor:
+    """The logarithm of pi [K], in float64."""
+    n = torch.as_tensor(counts, dtype=torch.float64)
+    for k in (n > 0).logical_not().nonzero().flatten().tolist():
+        raise InputError(f"class {k} has {n[k]:g} training examples; give every class at least one, or drop it.")
+    return n.log() - n.sum().log()

@@ -1,0 +1,116 @@
+"""Arrays in an .npz file: x_train, y_train, x_test, y_test, or x, y; x holds images (uint8) or feature vectors."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from srepr.data.dataset import TEST_FRACTION, LongTailData
+from srepr.data.examples import ArrayExamples
+from srepr.data.longtail import stratified_holdout
+from srepr.errors import InputError
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_SUFFIXES = {"train": "_train", "validation": "_val", "test": "_test"}
+
+
+def read(path: Path, *, seed: int = 0) -> LongTailData:
+    """Read an .npz file; inputs are standardised with the statistics of the training part.
+
+    Images are uint8, [N, H, W], [N, H, W, C] or [N, C, H, W] with C = 1 or 3; for training they are padded by an
+    eighth and cropped, and mirrored where they have colours. Labels are 0..K-1, or class names. Without a test part
+    a fifth of each class, drawn with the seed, becomes it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/birds.npz", x=np.random.rand(10, 4), y=np.array(["wren", "crow"] * 5))
+    ...     data = read(Path(folder, "birds.npz"))
+    >>> data.train.shape, data.class_names, len(data.train), len(data.test)
+    ((4,), ('crow', 'wren'), 8, 2)
+    """
+    x, y = _by_part(path)
+    x = {part: _inputs(f"x{_SUFFIXES[part]} in {path}", values) for part, values in x.items()}
+    y, class_names = _labels(path, y)
+    for part in x:
+        if len(x[part]) != len(y[part]) or x[part].shape[1:] != x["train"].shape[1:]:
+            raise InputError(
+                f"{path}: {part} has inputs {x[part].shape} and {len(y[part]):,} labels, train has inputs "
+                f"{x['train'].shape}. Every part needs a label for each input, and inputs of one shape"
+            )
+    if "test" not in x:
+        kept, held = stratified_holdout(y["train"], TEST_FRACTION, seed=seed)
+        for array in (x, y):
+            array["train"], array["test"] = array["train"][kept], array["train"][held]
+    mean, std = _statistics(x["train"])
+    padding, flip = (x["train"].shape[-1] // 8, x["train"].shape[1] == 3) if x["train"].ndim == 4 else (0, False)
+    parts = {p: ArrayExamples(x[p], y[p], class_names, mean, std, padding, flip) for p in x if len(x[p])}
+    return LongTailData(
+        name=path.stem, train=parts["train"], validation=parts.get("validation"), test=parts.get("test")
+    )
+
+
+def _by_part(path: Path) -> tuple[Arrays, Arrays]:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} cannot be read: {error}. Write it with numpy.savez, without object arrays"
+        ) from error
+    found = ", ".join(arrays) or "nothing"
+    if "x" in arrays and "y" in arrays:
+        arrays = {"x_train": arrays["x"], "y_train": arrays["y"]}
+    parts = {part: suffix for part, suffix in _SUFFIXES.items() if "x" + suffix in arrays and "y" + suffix in arrays}
+    if "train" not in parts:
+        raise InputError(f"{path} holds {found}. It must hold x and y, or x_train, y_train, x_test and y_test")
+    return {p: arrays["x" + s] for p, s in parts.items()}, {p: arrays["y" + s] for p, s in parts.items()}
+
+
+def _inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Images as uint8 [N, C, H, W], vectors as float32 [N, D]."""
+    if x.ndim == 2 and x.dtype.kind in "fiub":
+        vectors = x.astype(np.float32)
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        if len(broken):
+            raise InputError(f"{what}: row {broken[0]} has a value that is not finite. Fill it in, or drop the row")
+        return vectors
+    if x.dtype == np.uint8 and x.ndim == 3:
+        return x[:, None]
+    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] in (1, 3):
+        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+    if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] in (1, 3):
+        return x
+    raise InputError(
+        f"{what} is {x.dtype} {x.shape}. Give images as uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] with 1 or 3 "
+        "channels, or vectors as numbers [N, D]"
+    )
+
+
+def _labels(path: Path, y: Arrays) -> tuple[Arrays, tuple[str, ...]]:
+    every = np.concatenate(list(y.values()))
+    if (
+        every.ndim != 1
+        or not len(y["train"])
+        or every.dtype.kind not in "iuU"
+        or (every.dtype.kind != "U" and every.min() < 0)
+    ):
+        raise InputError(
+            f"the labels in {path} are {every.dtype} {every.shape}. Give class numbers 0..K-1 or names, [N]"
+        )
+    if every.dtype.kind != "U":
+        return {p: labels.astype(np.int64) for p, labels in y.items()}, tuple(map(str, range(int(every.max()) + 1)))
+    names = np.unique(every)
+    return {p: np.searchsorted(names, labels) for p, labels in y.items()}, tuple(names.tolist())
+
+
+def _statistics(inputs: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    if inputs.ndim == 4:
+        mean, std = inputs.mean((0, 2, 3)) / 255, inputs.std((0, 2, 3)) / 255
+    else:
+        mean, std = inputs.mean(0, dtype=np.float64), inputs.std(0, dtype=np.float64)
+    return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -1,0 +1,30 @@
+"""Is the data all there, and whole? Every image is decoded and every CIFAR file compared with its checksum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from srepr.data.cifar import wrong_files
+from srepr.data.cifar_files import LAYOUTS
+from srepr.data.files import why_bad
+from srepr.data.sources import load
+from srepr.errors import InputError
+
+
+def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str]:
+    """One line for each problem with a data set; no line, no problem.
+
+    >>> check("digits-lt")
+    []
+    >>> check("cifar10-lt", data_dir="nowhere")
+    ['nowhere has neither cifar-10-batches-bin/data_batch_1.bin nor cifar-10-batches-py/data_batch_1. ...']
+    """
+    try:
+        if source in LAYOUTS and data_dir is not None:
+            wrong = wrong_files(str(source), Path(data_dir))
+            if wrong:
+                return wrong
+        data = load(source, data_dir=data_dir, skip_bad_images=True)
+    except InputError as error:
+        return [str(error)]
+    return [f"{path} {why_bad(Path(path))}" for path in data.skipped]

@@ -1,0 +1,93 @@
+"""A data set with its parts, and what is to be said about it before training."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from srepr.data.longtail import groups, stratified_holdout
+
+if TYPE_CHECKING:
+    from srepr.data.examples import Examples
+
+TEST_FRACTION = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LongTailData:
+    """The parts of a data set; `validation` is there where choices may be made (protocol "holdout").
+
+    >>> from srepr.data import load
+    >>> data = load("digits-lt")
+    >>> len(data.train), len(data.test), data.validation, data.counts
+    (331, 597, None, array([120,  77,  50,  32,  21,  13,   8,   5,   3,   2]))
+    """
+
+    name: str
+    train: Examples
+    validation: Examples | None = None
+    test: Examples | None = None
+    protocol: str = "paper"
+    skipped: tuple[str, ...] = ()
+    """Files left out because they could not be decoded, where that was asked for."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the K classes."""
+        return self.train.class_names
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The number of training examples of each class, [K]."""
+        return self.train.counts
+
+    @property
+    def parts(self) -> dict[str, Examples]:
+        """The parts that exist, by name."""
+        parts = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def fingerprint(self) -> str:
+        """A SHA-256 of all parts: equal for two data sets exactly where a run on them is the same run."""
+        prints = [f"{name} {part.fingerprint()}" for name, part in self.parts.items()]
+        return hashlib.sha256("\n".join(prints).encode()).hexdigest()
+
+    def describe(self) -> dict[str, object]:
+        """Sizes, imbalance, groups of classes and fingerprint, ready for JSON.
+
+        >>> from srepr.data import load
+        >>> load("digits-lt").describe()["groups"]
+        {'many': 1, 'medium': 4, 'few': 5}
+        """
+        counts = self.counts
+        return {
+            "name": self.name,
+            "protocol": self.protocol,
+            "classes": len(self.class_names),
+            "shape": list(self.train.shape),
+            "sizes": {name: len(part) for name, part in self.parts.items()},
+            "largest_class": int(counts.max()),
+            "smallest_class": int(counts.min()),
+            "imbalance": float(counts.max() / counts.min()),
+            "groups": {name: int(members.sum()) for name, members in groups(counts).items()},
+            "skipped": len(self.skipped),
+            "fingerprint": self.fingerprint(),
+        }
+
+
+def held_out_test(data: LongTailData, *, seed: int) -> LongTailData:
+    """A data set without a test part gives a fifth of each class to one; a class of one example keeps it.
+
+    >>> from srepr.data import ArrayExamples
+    >>> part = ArrayExamples(np.zeros((10, 2), dtype=np.float32), np.array([0] * 9 + [1]), ("crow", "wren"))
+    >>> held_out_test(LongTailData(name="birds", train=part), seed=0).test.counts
+    array([2, 0])
+    """
+    if data.test is not None:
+        return data
+    kept, held = stratified_holdout(data.train.labels, TEST_FRACTION, seed=seed)
+    return replace(data, train=data.train.subset(kept), test=data.train.subset(held) if len(held) else None)

@@ -1,0 +1,129 @@
+"""Fetch a data set: download with resume, checksum, unpack. A file appears under its name only when it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+
+from srepr.data.cifar_files import LAYOUTS, Layout
+from srepr.data.sources import catalogue
+from srepr.errors import InputError
+
+Progress = Callable[[int, int | None], None]
+"""Called with the bytes that are there and the bytes that there will be, where the server says so."""
+
+_CHUNK = 1 << 18
+_LARGEST_FILE = 200_000_000
+
+
+def get(
+    name: str,
+    data_dir: str | Path,
+    *,
+    force: bool = False,
+    url: str | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """Fetch "cifar10-lt" or "cifar100-lt" into `data_dir`, go on with a broken download, and return the folder.
+
+    `url` is a mirror of the official archive; `force` fetches what is there already.
+
+    >>> get("digits-lt", ".")
+    Traceback (most recent call last):
+    srepr.errors.InputError: digits-lt cannot be fetched from here: comes with scikit-learn: nothing to fetch
+    """
+    if name not in LAYOUTS:
+        known = {entry.name: f"cannot be fetched from here: {entry.how_to_get}" for entry in catalogue()}
+        raise InputError(
+            f"{name} {known.get(name, 'is not a data set that can be fetched. Known: ' + ', '.join(LAYOUTS))}"
+        )
+    layout = LAYOUTS[name]
+    folder = Path(data_dir) / layout.folder
+    if not force and all((folder / file).is_file() for file in (*layout.train, *layout.test)):
+        return folder
+    archive = Path(data_dir) / f"{layout.folder}.tar.gz.partial"
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    _download(url or layout.url, archive, progress)
+    _verify(archive, layout.md5)
+    _unpack(archive, folder, layout)
+    archive.unlink()
+    return folder
+
+
+def _download(url: str, partial: Path, progress: Progress | None) -> None:
+    if not url.startswith(("https://", "http://")):
+        raise InputError(f"{url} is not an address to download from. It must start with https:// or http://")
+    done = partial.stat().st_size if partial.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310  (http only)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
+            if response.status != 206:
+                done = 0  # the server does not know how to go on, and sends everything
+            length = response.headers["Content-Length"]
+            total = done + int(length) if length else None
+            with partial.open("ab" if done else "wb") as out:
+                while chunk := response.read(_CHUNK):
+                    out.write(chunk)
+                    done += len(chunk)
+                    if progress:
+                        progress(done, total)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and done:
+            return  # nothing is left to send: the checksum tells whether it is all there
+        raise InputError(
+            f"{url} answers {error.code} {error.reason}. Try again, or give a mirror with --url"
+        ) from error
+    except (OSError, HTTPException) as error:
+        raise InputError(f"the download of {url} broke off: {error}. The same command goes on with it") from error
+    if total is not None and done < total:
+        raise InputError(
+            f"the download of {url} broke off after {done:,} of {total:,} bytes. The same command goes on with it"
+        )
+
+
+def _verify(archive: Path, md5: str) -> None:
+    digest = hashlib.md5(usedforsecurity=False)
+    with archive.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != md5:
+        archive.unlink()
+        raise InputError(
+            f"what was downloaded is not the official archive (md5 {digest.hexdigest()}, not {md5}), and is deleted. "
+            "Run the same command again, or give a mirror with --url"
+        )
+
+
+def _unpack(archive: Path, folder: Path, layout: Layout) -> None:
+    """Take the expected files out of the archive, and only those: no other name is ever written to."""
+    wanted = {f"{layout.folder}/{file}": folder / file for file in (*layout.train, *layout.test)}
+    folder.mkdir(parents=True, exist_ok=True)
+    unpacked = {}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                if member.name not in wanted:
+                    continue
+                if not member.isreg() or member.size > _LARGEST_FILE:
+                    raise InputError(
+                        f"{member.name} in the archive is not a plain file of the expected size. Fetch it again"
+                    )
+                partial = wanted[member.name].with_suffix(".partial")
+                content = tar.extractfile(member)
+                assert content is not None
+                with partial.open("wb") as out:
+                    shutil.copyfileobj(content, out)
+                unpacked[partial] = wanted[member.name]
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise InputError(f"{archive} cannot be unpacked: {error}. Delete it and fetch it again") from error
+    missing = set(wanted.values()) - set(unpacked.values())
+    if missing:
+        raise InputError(f"the archive has no {min(missing).name}. Fetch the official one")
+    for partial, path in unpacked.items():
+        partial.replace(path)

@@ -1,0 +1,133 @@
+"""Data sets whose images are files: reading lists of them, finding the broken ones, building the parts."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.progress import track
+
+from srepr.data.augment import central_box, decode
+from srepr.data.dataset import LongTailData
+from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples, file_sizes
+from srepr.data.longtail import Labels
+from srepr.errors import InputError
+
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+SMALL = 64
+"""Images up to this size are kept in memory, and padded and cropped instead of cropped and scaled."""
+
+
+class Listing(NamedTuple):
+    """Files, relative to some folder, and the class of each."""
+
+    names: list[str]
+    labels: Labels
+
+
+def read_list(path: Path, classes: int) -> Listing:
+    r"""The files and labels of a list with a line `relative/path label` for each image.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "val.txt").write_text("val/a b.jpg 0\nval/c.jpg 1\n")
+    ...     read_list(Path(folder, "val.txt"), classes=2)
+    Listing(names=['val/a b.jpg', 'val/c.jpg'], labels=array([0, 1]))
+    """
+    names, labels = [], []
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        name, _, label = line.strip().rpartition(" ")
+        if not (name and label.isdecimal() and int(label) < classes):
+            raise InputError(
+                f"{path}, line {number}: {line[:80]!r} is not a path and a label from 0 to {classes - 1}. "
+                "Mend the line or take the official list"
+            )
+        names.append(name)
+        labels.append(int(label))
+    return Listing(names, np.array(labels, dtype=np.int64))
+
+
+def why_bad(path: Path) -> str | None:
+    """Why an image file cannot be used, or None; a JPEG is decoded at an eighth of its size, which finds every fault.
+
+    >>> why_bad(Path("nowhere.jpg"))
+    'does not exist'
+    """
+    try:
+        with Image.open(path) as image:
+            image.draft(image.mode, (1, 1))
+            image.load()
+    except FileNotFoundError:
+        return "does not exist"
+    except Exception as error:  # decoders raise almost anything on broken bytes
+        return f"cannot be decoded: {error}"
+    return None
+
+
+def image_data(
+    name: str,
+    root: Path,
+    parts: Mapping[str, Listing],
+    class_names: Sequence[str],
+    *,
+    image_size: int | None = None,
+    skip_bad_images: bool = False,
+) -> LongTailData:
+    """A data set from listings for "train" and, where they exist, "validation" and "test".
+
+    >>> image_data("birds", Path("birds"), {"train": Listing(["wren/1.jpg"], np.array([0]))}, ["wren"])
+    Traceback (most recent call last):
+    srepr.errors.InputError: birds/wren/1.jpg does not exist. Put it there, or go on without it with --skip-bad-images
+    """
+    skipped: list[str] = []
+    built: dict[str, Examples] = {}
+    for part, listing in parts.items():
+        if skip_bad_images:
+            bad = _bad_files(root, listing.names)
+            skipped += [str(root / listing.names[i]) for i in np.flatnonzero(bad)]
+            listing = Listing([listing.names[i] for i in np.flatnonzero(~bad)], listing.labels[~bad])
+        build = _in_memory if image_size is not None and image_size <= SMALL else _on_disk
+        built[part] = build(root, listing, tuple(class_names), image_size or 224)
+    return LongTailData(
+        name=name,
+        train=built["train"],
+        validation=built.get("validation"),
+        test=built.get("test"),
+        skipped=tuple(skipped),
+    )
+
+
+def _bad_files(root: Path, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    with ThreadPool() as pool:
+        reasons = pool.imap(why_bad, (root / name for name in names), chunksize=32)
+        shown = track(
+            reasons,
+            "Checking images",
+            total=len(names),
+            console=Console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        return np.array([reason is not None for reason in shown], dtype=np.bool_)
+
+
+def _on_disk(root: Path, listing: Listing, class_names: tuple[str, ...], size: int) -> FileExamples:
+    file_sizes(root, listing.names)  # names a missing file now, not in the middle of the first epoch
+    return FileExamples(root, tuple(listing.names), listing.labels, class_names, size)
+
+
+def _in_memory(root: Path, listing: Listing, class_names: tuple[str, ...], size: int) -> ArrayExamples:
+    pixels = np.empty((len(listing.names), 3, size, size), dtype=np.uint8)
+    whole = partial(central_box, fraction=1.0)
+    for row, name in zip(pixels, listing.names, strict=True):
+        row[:] = np.asarray(decode(root / name, size, whole)).transpose(2, 0, 1)
+    return ArrayExamples(
+        pixels, listing.labels, class_names, IMAGENET_MEAN, IMAGENET_STD, padding=size // 8, flip=True
+    )

@@ -1,0 +1,70 @@
+"""A folder of class folders: DIR/train/CLASS/*.jpg beside DIR/test or DIR/val, or DIR/CLASS/*.jpg alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from srepr.data.dataset import LongTailData
+from srepr.data.files import IMAGE_SUFFIXES, Listing, image_data
+from srepr.errors import InputError
+
+
+def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
+    """Read a folder of images; classes are the names of the folders, sorted. Other files are left alone.
+
+    `val/` is the test part where there is no `test/`.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from PIL import Image
+    >>> with TemporaryDirectory() as folder:
+    ...     for name in ("wren", "crow"):
+    ...         Path(folder, name).mkdir()
+    ...         Image.new("RGB", (40, 30)).save(f"{folder}/{name}/1.png")
+    ...     data = read(Path(folder), image_size=32)
+    >>> data.class_names, data.train.shape
+    (('crow', 'wren'), (3, 32, 32))
+    """
+    places = {part: name for part, name in _places(folder).items() if (folder / name).is_dir()}
+    class_names = _folders_in(folder / places["train"])
+    if not class_names:
+        raise InputError(
+            f"{folder / places['train']} has no class folders. Lay the images out as {folder}/CLASS/*.jpg, or as "
+            f"{folder}/train/CLASS/*.jpg and {folder}/test/CLASS/*.jpg"
+        )
+    parts = {part: _scan(folder, name, class_names) for part, name in places.items()}
+    empty = np.flatnonzero(np.bincount(parts["train"].labels, minlength=len(class_names)) == 0)
+    if len(empty):
+        raise InputError(
+            f"{folder / places['train'] / class_names[empty[0]]} has no images. Put some there, or remove the folder"
+        )
+    return image_data(folder.name, folder, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images)
+
+
+def _places(folder: Path) -> dict[str, str]:
+    if not (folder / "train").is_dir():
+        return {"train": "."}
+    if (folder / "test").is_dir():
+        return {"train": "train", "validation": "val", "test": "test"}
+    return {"train": "train", "test": "val"}
+
+
+def _folders_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _scan(folder: Path, part: str, class_names: list[str]) -> Listing:
+    names: list[str] = []
+    labels: list[int] = []
+    for name in _folders_in(folder / part):
+        if name not in class_names:
+            raise InputError(f"{folder / part / name} is a class without training images. Add some, or remove it")
+        found = sorted(
+            path.relative_to(folder).as_posix()
+            for path in (folder / part / name).rglob("*")
+            if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
+        )
+        names += found
+        labels += [class_names.index(name)] * len(found)
+    return Listing(names, np.array(labels, dtype=np.int64))

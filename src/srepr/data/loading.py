@@ -1,0 +1,67 @@
+"""From index batches to input batches, with as many processes as decoding needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from srepr.data.examples import ArrayExamples, Examples, View
+from srepr.data.longtail import Indices
+from srepr.errors import InputError
+
+
+def batches(
+    examples: Examples, batch_indices: Sequence[Indices], *, view: View | None = None, workers: int = 0
+) -> Iterator[tuple[Tensor, Tensor, Indices]]:
+    """Inputs, labels and indices of every index batch, in order; the same for every number of workers.
+
+    Workers decode files ahead of time; what is in memory is faster without them.
+
+    >>> import numpy as np
+    >>> part = ArrayExamples(np.eye(3, dtype=np.float32), np.array([0, 1, 1]), ("cat", "dog"))
+    >>> for inputs, labels, indices in batches(part, [np.array([2, 0]), np.array([1])]):
+    ...     print(inputs.tolist(), labels.tolist())
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]] [1, 0]
+    [[0.0, 1.0, 0.0]] [1]
+    """
+    if workers == 0 or isinstance(examples, ArrayExamples):
+        stream: Iterator[Tensor] = (examples.load(indices, view) for indices in batch_indices)
+    else:
+        stream = _in_workers(examples, batch_indices, view, workers)
+    for inputs, indices in zip(stream, batch_indices, strict=True):
+        yield inputs, torch.from_numpy(examples.labels[indices]), indices
+
+
+def _in_workers(
+    examples: Examples, batch_indices: Sequence[Indices], view: View | None, workers: int
+) -> Iterator[Tensor]:
+    loader = DataLoader(
+        _InputBatches(examples, view), batch_size=None, sampler=batch_indices, num_workers=workers, prefetch_factor=4
+    )
+    try:
+        for outcome in loader:
+            if isinstance(outcome, InputError):
+                raise outcome
+            yield outcome
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise InputError(
+            f"a process that reads the data died: {error} Use fewer of them (--workers), or none for a clear message"
+        ) from error
+
+
+@dataclass(frozen=True)
+class _InputBatches(Dataset[Tensor]):
+    examples: Examples
+    view: View | None
+
+    def __getitem__(self, indices: Indices) -> Tensor | InputError:  # type: ignore[override]
+        try:
+            return self.examples.load(indices, self.view)
+        except InputError as error:
+            return error  # raised in a worker it would come out wrapped in that worker's traceback

@@ -1,0 +1,217 @@
+"""The classifiers that stage 2 trains, each a module from features [..., L] to logits [..., K].
+
+A linear head is a plain `nn.Linear`. The others start as the stage-1 classifier (W, b), keep it in buffers, and train
+a few parameters around it (paper, section A.2).
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srepr.errors import InputError
+
+
+class LearnableWeightScaling(nn.Module):
+    """LWS, w_k / |w_k|^tau with one learned tau, or f_k w_k with a learned factor for each class; the bias stays.
+
+    Starts as the stage-1 classifier: tau = 0, f = 1.
+
+    >>> head = LearnableWeightScaling(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.zeros(2))
+    >>> head(torch.ones(2))
+    tensor([7., 1.], grad_fn=<...>)
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, per_class: bool = False) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach().clone())
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        if per_class:
+            self.factor = nn.Parameter(weight.new_ones(len(weight)))
+        else:
+            self.tau = nn.Parameter(weight.new_zeros(()))
+        self.per_class = per_class
+
+    def scaled_weight(self) -> Tensor:
+        """The weight [K, L] of the linear classifier that this head amounts to.
+
+        >>> head = LearnableWeightScaling(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), None)
+        >>> _ = nn.init.ones_(head.tau)
+        >>> head.scaled_weight().detach()
+        tensor([[0.6000, 0.8000],
+                [0.0000, 1.0000]])
+        """
+        return self.weight * self.factor.unsqueeze(1) if self.per_class else _normalised(self.weight, self.tau)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits [..., K].
+
+        >>> LearnableWeightScaling(torch.eye(2), None, per_class=True)(torch.tensor([[5.0, 6.0]])).tolist()
+        [[5.0, 6.0]]
+        """
+        return F.linear(features, self.scaled_weight(), self.bias)
+
+
+class DisAlign(nn.Module):
+    """Distribution alignment, z' = s (alpha * z + beta) + (1 - s) z with s = sigmoid(gamma . z + delta), z = W x + b.
+
+    Starts as the stage-1 classifier: alpha = 1, beta = 0, and gamma = 0, delta = 0, so s = 1/2.
+
+    >>> head = DisAlign(torch.eye(2), torch.zeros(2))
+    >>> head(torch.tensor([5.0, 6.0])).tolist()
+    [5.0, 6.0]
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        classes = len(weight)
+        self.register_buffer("weight", weight.detach().clone())
+        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        self.alpha = nn.Parameter(weight.new_ones(classes))
+        self.beta = nn.Parameter(weight.new_zeros(classes))
+        self.gamma = nn.Parameter(weight.new_zeros(classes))
+        self.delta = nn.Parameter(weight.new_zeros(()))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits [..., K].
+
+        >>> DisAlign(torch.eye(2), None)(torch.tensor([[5.0, 6.0]])).tolist()
+        [[5.0, 6.0]]
+        """
+        z = F.linear(features, self.weight, self.bias)
+        s = (z @ self.gamma + self.delta).sigmoid().unsqueeze(-1)
+        return s * (self.alpha * z + self.beta) + (1 - s) * z
+
+
+class Cosine(nn.Module):
+    """scale * cos(x, w_k): a learned direction for each class, and a fixed scale.
+
+    >>> head = Cosine(torch.tensor([[2.0, 0.0], [0.0, 5.0]]), scale=30.0)
+    >>> head(torch.tensor([3.0, 4.0])).tolist()
+    [18.0, 24.0]
+    """
+
+    scale: Tensor
+
+    def __init__(self, weight: Tensor, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(weight.detach().clone())
+        self.register_buffer("scale", weight.new_tensor(scale))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits [..., K].
+
+        >>> Cosine(torch.eye(2), scale=10.0)(torch.tensor([[7.0, 0.0]])).tolist()
+        [[10.0, 0.0]]
+        """
+        return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1))
+
+
+def tau_norm(weight: Tensor, bias: Tensor | None, tau: float = 1.0) -> nn.Linear:
+    """The tau-normalised classifier, w_k / |w_k|^tau with the bias kept: no training, tau is chosen on held-out data.
+
+    >>> tau_norm(torch.tensor([[3.0, 4.0]]), None).weight
+    Parameter containing:
+    tensor([[0.6000, 0.8000]], requires_grad=True)
+    """
+    return _linear(_normalised(weight, tau), bias)
+
+
+def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, scale: float = 30.0) -> Cosine:
+    """A cosine head whose directions are the classes' mean features: no training, one pass over (features, labels).
+
+    Features [B, L] are brought to length 1 before the mean, so that no long vector speaks for its class (Kang et
+    al. 2020). The scale does not move the decision, only how sure it sounds. Memory is one [K, L] sum.
+
+    >>> head = nearest_class_mean([(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1]))], classes=2)
+    >>> head(torch.tensor([3.0, 4.0])).argmax().item()
+    1
+    """
+    sums = None
+    for features, labels in batches:
+        if sums is None:
+            sums = features.new_zeros(classes, features.shape[1], dtype=torch.float64)
+        sums.index_add_(0, labels, F.normalize(features.double(), dim=1))
+    if sums is None:
+        raise InputError("there are no features to average; give at least one batch of (features, labels).")
+    for k in (sums == 0).all(1).nonzero().flatten().tolist():
+        raise InputError(f"class {k} has no features other than 0; add an example of it or drop the class.")
+    return Cosine(F.normalize(sums, dim=1).to(features.dtype), scale)  # the sum points where the mean does
+
+
+def build(
+    kind: str,
+    *,
+    weight: Tensor,
+    bias: Tensor | None,
+    start: str = "stage 1",
+    seed: int = 0,
+    scale: float | None = None,
+) -> nn.Module:
+    """The trainable head `kind` (linear, lws, lws-per-class, disalign, cosine) for a stage-1 classifier (W, b).
+
+    It starts as that classifier, or, linear and cosine only, with `start="random"`: W and b from
+    U(-1/sqrt(L), 1/sqrt(L)), a function of the seed alone. `scale` belongs to the cosine head.
+
+    >>> build("linear", weight=torch.eye(2), bias=torch.zeros(2))
+    Linear(in_features=2, out_features=2, bias=True)
+    """
+    if start not in ("stage 1", "random"):
+        raise InputError(f"a head starts from 'stage 1' or 'random', not from {start!r}.")
+    if start == "random":
+        if kind not in ("linear", "cosine"):
+            raise InputError(f"the head {kind!r} rescales the stage-1 classifier: use start='stage 1'.")
+        bound, generator = 1 / math.sqrt(weight.shape[1]), torch.Generator().manual_seed(seed)
+        weight = torch.empty(weight.shape).uniform_(-bound, bound, generator=generator).to(weight)
+        if bias is not None:
+            bias = torch.empty(bias.shape).uniform_(-bound, bound, generator=generator).to(bias)
+    match kind:
+        case "linear":
+            return _linear(weight, bias)
+        case "lws" | "lws-per-class":
+            return LearnableWeightScaling(weight, bias, per_class=kind == "lws-per-class")
+        case "disalign":
+            return DisAlign(weight, bias)
+        case "cosine":
+            if scale is None:
+                raise InputError("a cosine head needs its scale, the length of its logits: most are trained with 30.")
+            return Cosine(weight, scale)
+    raise InputError(f"no head is called {kind!r}. Known: linear, lws, lws-per-class, disalign, cosine.")
+
+
+def as_linear(head: nn.Module) -> nn.Linear | None:
+    """The plain linear layer that gives the same logits, or None for a head that is not linear in the features.
+
+    >>> as_linear(LearnableWeightScaling(torch.eye(2), torch.zeros(2)))
+    Linear(in_features=2, out_features=2, bias=True)
+    >>> as_linear(DisAlign(torch.eye(2), torch.zeros(2))) is None
+    True
+    """
+    if isinstance(head, nn.Linear):
+        return head
+    if isinstance(head, LearnableWeightScaling):
+        return _linear(head.scaled_weight(), head.bias)
+    return None
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    classes, length = weight.shape
+    head = nn.Linear(length, classes, bias=bias is not None, device="meta")  # meta: draws no random numbers
+    head.weight = nn.Parameter(weight.detach().clone())
+    if bias is not None:
+        head.bias = nn.Parameter(bias.detach().clone())
+    return head
+
+
+def _normalised(weight: Tensor, tau: Tensor | float) -> Tensor:
+    """w_k / |w_k|^tau, and 0 where w_k is 0."""
+    length = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
+    return weight / torch.where(length > 0, length, 1) ** tau

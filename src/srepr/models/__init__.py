@@ -1,0 +1,71 @@
+"""Networks by name, and the tools that take any network apart: features, classifier, BatchNorm.
+
+>>> sum(p.numel() for p in resnet32(10).parameters())
+464154
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from srepr.errors import InputError
+from srepr.models.batchnorm import update_batchnorm
+from srepr.models.fold import fold_batchnorm
+from srepr.models.mlp import mlp
+from srepr.models.resnet import resnet18, resnet50, resnext50
+from srepr.models.resnet_cifar import resnet8, resnet14, resnet20, resnet32
+from srepr.models.split import feature_extractor, find_classifier, replace_classifier, unwrap
+
+__all__ = [
+    "NETWORKS",
+    "build",
+    "feature_extractor",
+    "find_classifier",
+    "fold_batchnorm",
+    "mlp",
+    "replace_classifier",
+    "resnet8",
+    "resnet14",
+    "resnet18",
+    "resnet20",
+    "resnet32",
+    "resnet50",
+    "resnext50",
+    "unwrap",
+    "update_batchnorm",
+]
+
+NETWORKS: dict[str, Callable[..., nn.Module]] = {
+    "resnet8": resnet8,
+    "resnet14": resnet14,
+    "resnet20": resnet20,
+    "resnet32": resnet32,
+    "resnet18": resnet18,
+    "resnet50": resnet50,
+    "resnext50": resnext50,
+    "mlp": mlp,
+}
+
+
+def build(name: str, classes: int, **options: Any) -> nn.Module:
+    """The network of that name, with the options it takes: `channels` for images, `inputs` for tables, ...
+
+    >>> build("resnet8", 10, channels=1).conv1.in_channels
+    1
+    >>> build("resnet23", 10)
+    Traceback (most recent call last):
+    srepr.errors.InputError: no network is called 'resnet23': did you mean resnet32? Known: resnet8, resnet14, ...
+    """
+    if name not in NETWORKS:
+        close = difflib.get_close_matches(name, NETWORKS, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
+        raise InputError(f"no network is called {name!r}: {hint}Known: {', '.join(NETWORKS)}")
+    signature = inspect.signature(NETWORKS[name])
+    try:
+        arguments = signature.bind(classes, **options)
+    except TypeError as error:
+        raise InputError(f"{name}: {error}. It takes {', '.join(signature.parameters)}") from None
+    return NETWORKS[name](*arguments.args, **arguments.kwargs)

@@ -1,0 +1,155 @@
+"""`srepr train`: data and settings in, a run folder with the averaged network, its posterior and its metrics out."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+from torch import nn
+
+from srepr import runs
+from srepr.checkpoints import About, save_model, save_posterior
+from srepr.config import Machine, Train
+from srepr.data import LongTailData, load
+from srepr.data.loading import batches
+from srepr.data.sampling import epoch_batches
+from srepr.devices import open_fabric
+from srepr.errors import InputError
+from srepr.evaluation import STAGE_1, measure_parts
+from srepr.models.batchnorm import update_batchnorm
+from srepr.representation import Learner, train_representation
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+def train(
+    settings: Train, out: Path, *, data_dir: Path | None = None, machine: Machine | None = None
+) -> dict[str, dict[str, Any]]:
+    """Train, average, recompute BatchNorm, evaluate; the metrics of `swa` (and `sgd`), as in `R/results.json`.
+
+    A run that was cut short goes on; one that is finished is left as it is. Other settings or data are refused.
+
+    >>> from srepr.recipes import settings_for
+    >>> settings = replace(settings_for("digits-lt"), epochs=1)
+    >>> results = train(settings, getfixture("tmp_path") / "run")
+    >>> 0 < results["swa"]["acc"] <= 1
+    True
+    """
+    machine = machine or Machine()
+    data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
+    about = describe(settings, data)
+    settings = replace(settings, network=about.network, data=replace(settings.data, protocol=data.protocol))
+    share = settings.batch_size // (machine.devices * machine.num_nodes)
+    if settings.mixup and share % 2:
+        raise InputError(f"mixup pairs the examples of a process, and {share} is odd. Change --batch-size.")
+    fabric = open_fabric(machine)
+
+    leads = rank_zero_only.rank == 0
+    if leads:
+        arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
+        wanted = {**asdict(settings), **arithmetic, "fingerprint": data.train.fingerprint()}
+        place = data_dir.resolve() if data_dir else None
+        runs.open_run(out, wanted, {**runs.provenance(), "data_dir": str(place or ""), "examples": data.describe()})
+        (out / "state").mkdir(exist_ok=True)
+    with runs.sole_writer(out) if leads else nullcontext():
+        if not (out / "results.json").exists():
+            fabric.launch()
+            run_branches(settings, about, data, machine, fabric, out)
+        elif leads:
+            shutil.rmtree(out / "state", ignore_errors=True)
+    results: dict[str, dict[str, Any]] = runs.read_json(out / "results.json")
+    return results
+
+
+def data_options(settings: Train) -> dict[str, Any]:
+    """The settings of the data in the form that `srepr.data.load` takes.
+
+    >>> data_options(Train(source="digits-lt"))["holdout"]
+    0.1
+    """
+    return {**asdict(settings.data), "counts": settings.data.counts or None}
+
+
+def describe(settings: Train, data: LongTailData) -> About:
+    """The network that the settings ask for on these data, with everything that using it will need.
+
+    >>> describe(Train(source="digits-lt"), load("digits-lt")).network
+    'resnet32'
+    """
+    shape = data.train.shape
+    network = settings.network
+    if network == "auto":
+        network = "mlp" if len(shape) == 1 else "resnet32" if shape[1] <= 64 else "resnet50"
+    options: dict[str, Any] = {"inputs": shape[0]} if network == "mlp" else {"channels": shape[0]}
+    if network in ("resnet8", "resnet14", "resnet20", "resnet32"):
+        options["shortcut"] = settings.shortcut
+    about = About(
+        network=network,
+        options=options,
+        class_names=data.class_names,
+        counts=tuple(int(count) for count in data.counts),
+        shape=shape,
+        mean=data.train.mean,
+        std=data.train.std,
+    )
+    about.build()  # an unknown network is refused before anything is written
+    return about
+
+
+def run_branches(
+    settings: Train, about: About, data: LongTailData, machine: Machine, fabric: Fabric, out: Path
+) -> None:
+    """Train, and write each branch's network when it is finished; the results come last and mark the end."""
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        network = about.build().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        leads = fabric.global_rank == 0
+        options = {
+            "workers": machine.workers,
+            "rank": fabric.global_rank,
+            "world_size": fabric.world_size,
+            "quiet": not leads,
+        }
+        for epoch, learner in train_representation(network, data.train, settings, machine, fabric, out):
+            finished = learner.network
+            if epoch.branch == "swa":
+                finished = averaged(learner, data, settings, machine, fabric)
+            metrics = measure_parts(finished, about, data, **options)
+            if leads:
+                runs.write_json(out / "state" / f"{epoch.branch}.json", metrics)
+                save_model(out / STAGE_1[epoch.branch], finished, about)
+                if epoch.branch == "swa":
+                    save_posterior(out / "posterior.safetensors", learner.posterior)
+    fabric.barrier()
+    if leads:
+        names = ["sgd", "swa"] if settings.baseline else ["swa"]
+        runs.write_json(out / "results.json", {name: runs.read_json(out / "state" / f"{name}.json") for name in names})
+        shutil.rmtree(out / "state")
+    fabric.barrier()
+
+
+def averaged(learner: Learner, data: LongTailData, settings: Train, machine: Machine, fabric: Fabric) -> nn.Module:
+    """A copy of the network with the SWA weights, and BatchNorm statistics of its own over the training data."""
+    network = copy.deepcopy(learner.network)
+    learner.posterior.apply_mean(network)
+    order = epoch_batches(
+        data.train.labels,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        epoch=settings.epochs,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        drop_last=False,
+    )
+    stream = batches(data.train, order, view=(settings.seed, settings.epochs), workers=machine.workers)
+    update_batchnorm(
+        network, (inputs for inputs, _, _ in stream), reduce=lambda total: fabric.all_reduce(total, reduce_op="sum")
+    )
+    return network

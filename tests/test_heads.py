@@ -1,0 +1,165 @@
+"""Laws of the heads, against their formulas in numpy and the stage-1 classifier that they start from."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import special
+from torch import nn
+
+from srepr import heads
+from srepr.errors import InputError
+
+K, L = 5, 3
+WEIGHT = torch.randn(K, L, generator=torch.Generator().manual_seed(0))
+BIAS = torch.randn(K, generator=torch.Generator().manual_seed(1))
+FEATURES = torch.randn(2, 4, L, generator=torch.Generator().manual_seed(2))
+STAGE_1 = FEATURES @ WEIGHT.T + BIAS
+KINDS = ["linear", "lws", "lws-per-class", "disalign", "cosine"]
+
+
+def shaken(head):
+    """The head with every parameter moved away from its start."""
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return head
+
+
+@pytest.mark.parametrize("kind", ["linear", "lws", "lws-per-class", "disalign"])
+@pytest.mark.parametrize("bias", [BIAS, None], ids=["bias", "no bias"])
+def test_heads_start_as_the_stage_1_classifier(kind, bias):
+    head = heads.build(kind, weight=WEIGHT, bias=bias)
+    torch.testing.assert_close(head(FEATURES), STAGE_1 if bias is not None else STAGE_1 - BIAS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_round_trip_through_their_state(kind):
+    head = shaken(heads.build(kind, weight=WEIGHT, bias=BIAS, scale=16.0))
+    other = heads.build(kind, weight=torch.zeros(K, L), bias=torch.zeros(K), scale=1.0)
+    other.load_state_dict(head.state_dict())
+    assert torch.equal(other(FEATURES), head(FEATURES))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_head_owns_its_weights_and_every_parameter_learns(kind):
+    weight, bias = WEIGHT.clone(), BIAS.clone()
+    head = shaken(heads.build(kind, weight=weight, bias=bias, scale=16.0))
+    head(FEATURES).square().sum().backward()
+    assert all(parameter.grad.abs().max() > 0 for parameter in head.parameters())
+    assert torch.equal(weight, WEIGHT)
+    assert torch.equal(bias, BIAS)
+
+
+def test_lws_is_its_formula():
+    head = heads.LearnableWeightScaling(WEIGHT, BIAS)
+    nn.init.constant_(head.tau, 0.7)
+    w = WEIGHT.double().numpy()
+    scaled = w / np.linalg.norm(w, axis=1, keepdims=True) ** 0.7
+    np.testing.assert_allclose(
+        head(FEATURES).detach(), FEATURES.double().numpy() @ scaled.T + BIAS.numpy(), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_per_class_lws_scales_the_rows_and_keeps_the_bias():
+    head = heads.LearnableWeightScaling(WEIGHT, BIAS, per_class=True)
+    head.factor.data = torch.arange(K, dtype=torch.float32)
+    torch.testing.assert_close(head(FEATURES), (STAGE_1 - BIAS) * torch.arange(K) + BIAS)
+
+
+@pytest.mark.parametrize("tau", [-1.0, 0.0, 2.0])
+def test_lws_with_an_empty_row_has_finite_values_and_gradients(tau):
+    weight = WEIGHT.clone()
+    weight[1] = 0
+    head = heads.LearnableWeightScaling(weight, BIAS)
+    nn.init.constant_(head.tau, tau)
+    logits = head(FEATURES)
+    logits.sum().backward()
+    assert logits.isfinite().all()
+    assert torch.equal(logits[..., 1], BIAS[1].expand(2, 4))
+    assert head.tau.grad.isfinite()
+
+
+def test_disalign_is_its_formula():
+    head = shaken(heads.DisAlign(WEIGHT, BIAS))
+    alpha, beta, gamma, delta = (p.detach().double().numpy() for p in (head.alpha, head.beta, head.gamma, head.delta))
+    z = STAGE_1.double().numpy()
+    s = special.expit(z @ gamma + delta)[..., None]
+    np.testing.assert_allclose(head(FEATURES).detach(), s * (alpha * z + beta) + (1 - s) * z, rtol=1e-4, atol=1e-6)
+
+
+def test_cosine_ignores_the_lengths_of_features_and_weights():
+    head = heads.Cosine(WEIGHT, scale=16.0)
+    lengths = torch.rand(K, 1) + 0.5
+    torch.testing.assert_close(heads.Cosine(lengths * WEIGHT, scale=16.0)(7 * FEATURES), head(FEATURES))
+    torch.testing.assert_close(head(WEIGHT).diagonal(), torch.full((K,), 16.0))
+
+
+def test_tau_norm_goes_from_stage_1_to_unit_rows():
+    torch.testing.assert_close(heads.tau_norm(WEIGHT, BIAS, 0.0)(FEATURES), STAGE_1)
+    torch.testing.assert_close(heads.tau_norm(WEIGHT, BIAS, 1.0).weight.norm(dim=1), torch.ones(K))
+
+
+def test_nearest_class_mean_is_the_nearest_mean_whatever_the_chunks():
+    generator = torch.Generator().manual_seed(4)
+    features = torch.randn(60, L, generator=generator)
+    labels = torch.cat([torch.arange(K), torch.randint(K - 1, (60 - K,), generator=generator)])  # one of class K - 1
+    head = heads.nearest_class_mean([(features, labels)], K)
+    chunked = heads.nearest_class_mean(zip(features.split(7), labels.split(7), strict=True), K)
+    torch.testing.assert_close(chunked(features), head(features))
+
+    unit = features.double().numpy() / np.linalg.norm(features, axis=1, keepdims=True)
+    means = np.stack([unit[labels.numpy() == k].mean(0) for k in range(K)])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    distance = np.linalg.norm(unit[:, None] - means, axis=-1)
+    assert head(features).argmax(-1).tolist() == distance.argmin(-1).tolist()
+    np.testing.assert_allclose(head(features).detach(), 30 * (1 - distance**2 / 2), rtol=1e-4, atol=1e-4)
+
+
+def test_nearest_class_mean_names_a_class_without_features():
+    with pytest.raises(InputError, match="class 1 has no features"):
+        heads.nearest_class_mean([(torch.ones(2, L), torch.tensor([0, 2]))], 3)
+    with pytest.raises(InputError, match="at least one batch"):
+        heads.nearest_class_mean([], 3)
+
+
+@pytest.mark.parametrize("kind", ["linear", "lws", "lws-per-class"])
+def test_linear_heads_fold_into_one_layer(kind):
+    head = shaken(heads.build(kind, weight=WEIGHT, bias=BIAS))
+    folded = heads.as_linear(head)
+    assert type(folded) is nn.Linear
+    torch.testing.assert_close(folded(FEATURES), head(FEATURES))
+
+
+@pytest.mark.parametrize("kind", ["disalign", "cosine"])
+def test_other_heads_do_not_fold(kind):
+    assert heads.as_linear(heads.build(kind, weight=WEIGHT, bias=BIAS, scale=16.0)) is None
+
+
+@pytest.mark.parametrize("kind", ["linear", "cosine"])
+def test_a_random_start_is_a_function_of_the_seed_alone(kind):
+    def draw(seed):
+        return heads.build(kind, weight=WEIGHT, bias=BIAS, start="random", seed=seed, scale=16.0).weight
+
+    state = torch.get_rng_state()
+    first = draw(0)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.rand(3)
+    assert torch.equal(draw(0), first)
+    assert not torch.equal(draw(1), first)
+    assert first.abs().max() <= L**-0.5
+    assert first.std() > 0.2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"kind": "mlp"}, "no head is called 'mlp'. Known: linear"),
+        ({"kind": "lws", "start": "random"}, "rescales the stage-1 classifier"),
+        ({"kind": "linear", "start": "zero"}, "not from 'zero'"),
+        ({"kind": "cosine"}, "needs its scale"),
+    ],
+)
+def test_what_cannot_be_built_is_refused(arguments, message):
+    with pytest.raises(InputError, match=message):
+        heads.build(**arguments, weight=WEIGHT, bias=BIAS)
