@@ -17,6 +17,11 @@ mpmath.mp.dps = 50
 SIZES = [(2, 2), (10, 10), (2, 100), (10, 1000), (2, 8142)]
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
 def exact_fit(log_probs):
     """The definition, in 50 digits, for one example [M, K]: mean and disagreement."""
     columns = [[mpmath.mpf(float(v)) for v in column] for column in log_probs.T]
@@ -79,6 +84,14 @@ def test_identical_teachers_have_the_largest_precision(dtype):
     assert (1 / precision < torch.finfo(dtype).tiny).all()
 
 
+def test_rounding_never_turns_the_precision_negative():
+    log_probs = torch.tensor([0.3, 0.7], dtype=torch.float64).log() - 1e-15 * torch.rand(
+        10, 1000, 2, dtype=torch.float64
+    )
+    _, precision = dirichlet.fit(log_probs)
+    assert (precision > 1e20).all()
+
+
 def test_probabilities_of_exactly_0_and_1_stay_finite():
     agreeing = torch.tensor([[0.0, 1.0, 0.0]] * 3).unsqueeze(1).log()
     mean, precision = dirichlet.fit(agreeing)
@@ -99,7 +112,6 @@ def test_a_log_probability_far_below_the_smallest_number_still_counts():
 
 def test_fit_finds_the_precision_that_the_teachers_were_drawn_from():
     alpha = torch.tensor([40.0, 30.0, 20.0, 10.0], dtype=torch.float64)
-    torch.manual_seed(0)
     log_probs = Dirichlet(alpha).sample((20_000, 1)).log()
     mean, precision = dirichlet.fit(log_probs)
     torch.testing.assert_close(mean[0], alpha / 100, rtol=0.01, atol=0)
@@ -143,7 +155,6 @@ def test_the_uniform_dirichlet_is_its_own(classes):
 
 def test_kl_and_expected_log_probability_are_what_sampling_says():
     alpha = torch.tensor([[2.0, 0.5, 4.0]], dtype=torch.float64)
-    torch.manual_seed(0)
     draws = Dirichlet(alpha).sample((400_000,))
     sampled = (Dirichlet(alpha).log_prob(draws) - Dirichlet(torch.ones_like(alpha)).log_prob(draws)).mean()
     assert dirichlet.kl_to_uniform(alpha).item() == pytest.approx(sampled.item(), rel=0.01)
@@ -192,10 +203,13 @@ def test_uncertainty_splits_into_data_and_model(alpha):
 
 def test_expected_entropy_is_what_sampling_says():
     alpha = torch.tensor([[2.0, 0.5, 4.0]])
-    torch.manual_seed(0)
     draws = Dirichlet(alpha[0].double()).sample((200_000,))
     sampled = -torch.xlogy(draws, draws).sum(-1).mean()
     assert dirichlet.expected_entropy(alpha).item() == pytest.approx(sampled.item(), rel=0.01)
+
+
+def test_rounding_never_turns_the_model_uncertainty_negative():
+    assert (dirichlet.mutual_information(1e16 * torch.rand(1000, 5, dtype=torch.float64)) >= 0).all()
 
 
 @pytest.mark.parametrize("classes", [2, 10_000])

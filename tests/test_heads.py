@@ -90,7 +90,7 @@ def test_disalign_is_its_formula():
 
 def test_cosine_ignores_the_lengths_of_features_and_weights():
     head = heads.Cosine(WEIGHT, scale=16.0)
-    lengths = torch.rand(K, 1) + 0.5
+    lengths = torch.arange(1.0, K + 1).unsqueeze(1)
     torch.testing.assert_close(heads.Cosine(lengths * WEIGHT, scale=16.0)(7 * FEATURES), head(FEATURES))
     torch.testing.assert_close(head(WEIGHT).diagonal(), torch.full((K,), 16.0))
 

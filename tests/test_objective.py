@@ -14,6 +14,11 @@ from srepr.errors import InputError
 from srepr.objective import cross_entropy, self_distillation, srepr_loss
 
 
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
 def numpy_distillation(student, teachers, temperature):
     """L_KD as the paper writes it, in float64."""
     log_p = special.log_softmax(teachers.double().numpy() / temperature, axis=-1)

@@ -6,17 +6,24 @@ torch is imported only by the verbs that need it, so that `srepr --help` answers
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import difflib
 import io
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol
+
+import tyro
+from tyro.conf import Positional, arg
 
 from srepr import __version__
+from srepr.config import Machine, Train
 from srepr.errors import InputError
+from srepr.recipes import RECIPES
 
 USAGE = """usage: srepr VERB ...
 
@@ -31,7 +38,14 @@ Long-tailed classification: a better model for rare classes, and probabilities t
 Every verb takes --help. Example: srepr train digits-lt --out runs/digits --baseline
 """
 
-Arguments = TypeVar("Arguments")
+
+class Command(Protocol):
+    """A verb: its fields are the arguments, its docstring the help."""
+
+    EXAMPLE: ClassVar[str]
+
+    def run(self) -> None:
+        """Do it and print."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words[0] not in VERBS:
             raise InputError(f"no verb is called {words[0]!r}{nearest(words[0], VERBS)} See: srepr --help")
-        VERBS[words[0]](words[1:])
+        parse(words[0], words[1:]).run()
     except InputError as error:
         return complain(str(error))
     except BrokenPipeError:
@@ -71,32 +85,274 @@ def complain(line: str) -> int:
     return 2
 
 
-def nearest(word: str, known: Sequence[str] | dict[str, Any]) -> str:
+def nearest(word: str, known: Iterable[str]) -> str:
     """'; did you mean X?' where something known is close.
 
     >>> nearest("trian", ["train", "data"])
     ', did you mean train?'
     """
-    import difflib
-
     close = difflib.get_close_matches(word, known, n=1)
     return f", did you mean {close[0]}?" if close else "."
 
 
-def parse(kind: type[Arguments], words: Sequence[str], prog: str, example: str, default: Any = None) -> Arguments:
-    """The arguments of a verb; a mistake in them becomes one line."""
-    import tyro
+def parse(verb: str, words: Sequence[str]) -> Command:
+    """The command with its arguments; a mistake in them becomes one line.
 
-    description = f"{(kind.__doc__ or '').strip()}\n\nExample: {example}"
+    >>> parse("train", ["digits-lt", "--out", "R", "--epoch", "3"])
+    Traceback (most recent call last):
+    srepr.errors.InputError: Unrecognized options: --epoch, 3 Perhaps you meant: --epochs INT ...
+    """
+    kind = VERBS[verb]
+    default = train_default(words) if kind is TrainCommand else tyro.MISSING_NONPROP
+    description = f"{kind.__doc__}\n\nExample: {kind.EXAMPLE}"
     complaint = io.StringIO()
-    extra = {} if default is None else {"default": default}
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=list(words), prog=prog, description=description, **extra)
+            return tyro.cli(kind, args=list(words), prog=f"srepr {verb}", description=description, default=default)
     except SystemExit as exit_:
         if not exit_.code:
             raise
-        text = re.sub(r"[^\x20-\x7e\n]|─+", " ", complaint.getvalue())
+        text = re.sub(r"[^\x20-\x7e\n]", " ", complaint.getvalue())
         body = [line.strip() for line in text.splitlines() if line.strip()]
-        line = " ".join(body[1:]) if len(body) > 1 else " ".join(body)
-        raise InputError(re.sub(r"\s*For full helptext,? (?:run|see):?\s*.*$", f" See: {prog} --help", line)) from None
+        line = re.sub(r"\s*For full helptext,? (?:run|see):?\s*.*$", "", " ".join(body[1:] or body))
+        raise InputError(f"{line} See: srepr {verb} --help") from None
+
+
+def show_json(content: object) -> None:
+    """Print for machines.
+
+    >>> show_json({"ece": float("inf")})
+    {
+      "ece": "inf"
+    }
+    """
+    from srepr.runs import plain
+
+    print(json.dumps(plain(content), indent=2, allow_nan=False))
+
+
+def show(renderable: object) -> None:
+    """Print for people; without a terminal the lines are long enough for every table.
+
+    >>> show("digits-lt")
+    digits-lt
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 100)
+    console.print(renderable)
+
+
+def show_results(results: dict[str, dict[str, Any]], title: str, *, as_json: bool) -> None:
+    """The table of a run, or its numbers as JSON."""
+    from srepr.tables import results_table
+
+    if as_json:
+        show_json(results)
+    else:
+        show(results_table(results, title))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCommand:
+    """Which data sets there are (list), fetch one (get), verify its files (check), picture its classes (show)."""
+
+    EXAMPLE: ClassVar[str] = "srepr data show cifar100-lt --data-dir data"
+
+    action: Positional[Literal["list", "get", "check", "show"]]
+    """What to do."""
+    source: Positional[Annotated[str, arg(metavar="SOURCE")]] = ""
+    """A name from the list, or a folder, .csv or .npz of yours."""
+    data_dir: Path | None = None
+    """Where the data set's files are, or are to be."""
+    imbalance: float | None = None
+    """show: smallest class over largest class after subsampling."""
+    seed: int = 0
+    """show: which examples are drawn."""
+    url: str | None = None
+    """get: a mirror of the official archive."""
+    force: bool = False
+    """get: fetch again what is there."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        """Do the action."""
+        if self.action != "list" and not self.source:
+            raise InputError(f"srepr data {self.action} needs a source. See: srepr data list")
+        getattr(self, f"{self.action}_")()
+
+    def list_(self) -> None:
+        """A line for each source."""
+        from rich.table import Table
+
+        from srepr.data import catalogue
+
+        if self.json:
+            show_json([dataclasses.asdict(entry) for entry in catalogue()])
+            return
+        table = Table(box=None, pad_edge=False)
+        for name in ("source", "classes", "what", "how to get it"):
+            table.add_column(name, overflow="fold")
+        for entry in catalogue():
+            table.add_row(entry.name, str(entry.classes or "any"), entry.what, entry.how_to_get)
+        show(table)
+
+    def get_(self) -> None:
+        """Download, verify and unpack."""
+        from srepr.data.download import get
+        from srepr.progress import Progress
+
+        if self.data_dir is None:
+            raise InputError("srepr data get needs --data-dir, the folder to put the files into.")
+        with Progress(f"get {self.source} (bytes)", total=0) as progress:
+
+            def report(done: int, total: int | None) -> None:
+                progress.total = total or 0
+                progress.advance(done - progress.done)
+
+            folder = get(self.source, self.data_dir, force=self.force, url=self.url, progress=report)
+        if self.json:
+            show_json({"source": self.source, "folder": folder})
+        else:
+            print(f"{self.source} is in {folder}")
+
+    def check_(self) -> None:
+        """Decode every image, compare every checksum."""
+        from srepr.data.check import check
+
+        problems = check(self.source, data_dir=self.data_dir)
+        if self.json:
+            show_json({"source": self.source, "problems": problems})
+        if problems:
+            more = f" ({len(problems) - 1:,} more problems: see --json)" if len(problems) > 1 else ""
+            raise InputError(problems[0] + more)
+        if not self.json:
+            print(f"{self.source}: everything is there and whole")
+
+    def show_(self) -> None:
+        """The class histogram with sizes and imbalance."""
+        from srepr.data import load
+        from srepr.data.show import show as picture
+
+        data = load(self.source, data_dir=self.data_dir, imbalance=self.imbalance, seed=self.seed)
+        if self.json:
+            show_json({**data.describe(), "counts": data.counts.tolist()})
+        else:
+            show(picture(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand:
+    """Stage 1: train with SGD, average with SWA, collect the SWAG posterior, evaluate; goes on where it was cut short."""
+
+    EXAMPLE: ClassVar[str] = "srepr train cifar100-lt --data-dir data --out runs/cifar100 --baseline"
+
+    settings: Annotated[Train, arg(name="")]
+    out: Path
+    """The run folder; a run cut short goes on with the same command."""
+    data_dir: Path | None = None
+    """Where the data set's files are."""
+    machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> None:
+        """Train, then print the table."""
+        from srepr.stage1 import train
+
+        results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine)
+        show_results(results, f"{self.settings.source}, seed {self.settings.seed}", as_json=self.json)
+
+
+def train_default(words: Sequence[str]) -> TrainCommand:
+    """What `srepr train` assumes: the recipe named among the words, or the defaults for people's own data.
+
+    >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
+    200
+    """
+    recipe = next((RECIPES[word] for word in words if word in RECIPES), Train(source=tyro.MISSING))
+    return TrainCommand(settings=recipe, out=tyro.MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand:
+    """The metrics of every network in a run folder, or of one saved network on arrays (--data FILE.npz)."""
+
+    EXAMPLE: ClassVar[str] = "srepr evaluate runs/cifar100 --json"
+
+    what: Positional[Annotated[Path, arg(metavar="RUN|MODEL.safetensors")]]
+    """A run folder, or a network written by srepr."""
+    data: Path | None = None
+    """Arrays x and y to evaluate a saved network on."""
+    data_dir: Path | None = None
+    """Where the run's data are, if they have moved."""
+    workers: int = 2
+    """Processes that decode image files."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        """Evaluate, then print the table."""
+        from srepr.evaluation import evaluate_file, evaluate_run
+
+        if self.what.suffix == ".safetensors":
+            if self.data is None:
+                raise InputError(
+                    f"{self.what} is a single network. Name arrays to evaluate it on with --data FILE.npz."
+                )
+            results = {self.what.stem: evaluate_file(self.what, self.data)}
+        else:
+            results = evaluate_run(self.what, data_dir=self.data_dir, workers=self.workers)
+        show_results(results, str(self.what), as_json=self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand:
+    """The whole method on real handwritten digits, long-tailed, embedded: no download, a minute on two cores."""
+
+    EXAMPLE: ClassVar[str] = "srepr demo --out runs/demo"
+
+    out: Path = Path("runs/demo")
+    """The run folder."""
+    seed: int = 0
+    """Decides everything that is random."""
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> None:
+        """Train with the baseline, then print the table."""
+        settings = dataclasses.replace(RECIPES["digits-lt"], baseline=True, seed=self.seed)
+        TrainCommand(settings=settings, out=self.out, json=self.json).run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorCommand:
+    """What this machine can do: versions, devices, compiler, bfloat16."""
+
+    EXAMPLE: ClassVar[str] = "srepr doctor"
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        """Look and print."""
+        from srepr.devices import diagnose
+
+        findings = diagnose()
+        if self.json:
+            show_json(findings)
+        else:
+            for name, value in findings.items():
+                print(f"{name:<12} {value}")
+
+
+VERBS: dict[str, type[Command]] = {
+    "demo": DemoCommand,
+    "data": DataCommand,
+    "train": TrainCommand,
+    "evaluate": EvaluateCommand,
+    "doctor": DoctorCommand,
+}

@@ -81,7 +81,9 @@ class Data:
         check(
             self.imbalance is None or 0 < self.imbalance <= 1, f"--imbalance is {self.imbalance}: it must be in (0, 1]"
         )
-        check(all(count > 0 for count in self.counts), f"--counts has {min(self.counts, default=0)}: each must be 1 up")
+        check(
+            all(count > 0 for count in self.counts), f"--counts has {min(self.counts, default=0)}: each must be 1 up"
+        )
         check(0 < self.holdout < 1, f"--holdout is {self.holdout}: it must lie between 0 and 1")
         check(self.image_size is None or self.image_size >= 8, f"--image-size is {self.image_size}: 8 is the least")
 
@@ -124,7 +126,7 @@ class Train:
     """
 
     source: Positional[Annotated[str, arg(metavar="SOURCE")]]
-    """A recipe (cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18, digits-lt), or a folder, .csv or .npz of yours."""
+    """cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18 or digits-lt; or a folder, .csv or .npz of yours."""
     data: Annotated[Data, arg(name="")] = field(default_factory=Data)
     """Which examples."""
     network: str = "auto"
@@ -159,4 +161,3 @@ class Train:
     def captures(self) -> int:
         """How many sets of weights the posterior is made of."""
         return self.epochs - self.swa_start
-

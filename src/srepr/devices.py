@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import platform
 import signal
 import subprocess
 import sys
 import warnings
+from importlib.metadata import version
+from typing import cast
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+from srepr import __version__
 from srepr.config import Machine
 from srepr.errors import InputError
 
@@ -38,14 +43,47 @@ def open_fabric(machine: Machine) -> Fabric:
         precision=machine.precision,
         strategy="ddp" if machine.devices * machine.num_nodes > 1 else "auto",
     )
-    if fabric.device.type == "cpu" and machine.precision != "32-true":
-        if machine.precision == "16-mixed":
-            raise InputError("--precision 16-mixed needs a GPU. Use --precision 32-true.")
-        trial = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, check=False)  # noqa: S603
-        if trial.returncode:
-            how = signal.Signals(-trial.returncode).name if trial.returncode < 0 else f"exit code {trial.returncode}"
-            raise InputError(f"bfloat16 does not run on this processor (a trial ended with {how}). Use 32-true.")
+    if fabric.device.type == "cpu" and machine.precision == "16-mixed":
+        raise InputError("--precision 16-mixed needs a GPU. Use --precision 32-true.")
+    if fabric.device.type == "cpu" and machine.precision == "bf16-mixed":
+        failure = bf16_failure()
+        if failure:
+            raise InputError(f"bfloat16 does not run on this processor ({failure}). Use --precision 32-true.")
     return fabric
+
+
+def process_rank() -> int:
+    """The rank of this process, known before any launch: from the launcher's environment, else 0.
+
+    >>> process_rank()
+    0
+    """
+    return int(getattr(rank_zero_only, "rank", 0))
+
+
+def bf16_failure() -> str:
+    """How a trial of bfloat16 on the CPU ended in a process of its own; empty where it went well.
+
+    >>> isinstance(bf16_failure(), str)
+    True
+    """
+    trial = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, check=False)  # noqa: S603
+    if trial.returncode < 0:
+        return f"a trial ended with {signal.Signals(-trial.returncode).name}"
+    return f"a trial ended with exit code {trial.returncode}" if trial.returncode else ""
+
+
+def compile_failure() -> str:
+    """Why a small function cannot be compiled here; empty where it can.
+
+    >>> isinstance(compile_failure(), str)
+    True
+    """
+    try:
+        torch.compile(lambda x: x.relu() + 1)(torch.ones(4))
+    except Exception as error:  # the compiler's own exceptions have no common base
+        return f"{type(error).__name__}: is a C++ compiler installed?"
+    return ""
 
 
 def compiled(network: torch.nn.Module) -> torch.nn.Module:
@@ -54,10 +92,29 @@ def compiled(network: torch.nn.Module) -> torch.nn.Module:
     >>> isinstance(compiled(torch.nn.Linear(2, 2)), torch.nn.Module)
     True
     """
-    try:
-        torch.compile(lambda x: x.relu() + 1)(torch.ones(4))
-    except Exception as error:  # the compiler's own exceptions have no common base
-        print(f"srepr: going on without compiling ({type(error).__name__}: is a C++ compiler installed?)", file=sys.stderr)
+    failure = compile_failure()
+    if failure:
+        print(f"srepr: going on without compiling ({failure})", file=sys.stderr)
         return network
-    compiled_network: torch.nn.Module = torch.compile(network)
-    return compiled_network
+    return cast(torch.nn.Module, torch.compile(network))
+
+
+def diagnose() -> dict[str, str]:
+    """What `srepr doctor` says of this machine.
+
+    >>> sorted(diagnose())
+    ['bfloat16', 'compile', 'devices', 'lightning', 'python', 'srepr', 'threads', 'torch']
+    """
+    accelerators = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        accelerators.append("Apple GPU")
+    return {
+        "srepr": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning": version("lightning-fabric"),
+        "devices": ", ".join(accelerators) or f"CPU ({torch.backends.cpu.get_cpu_capability()})",
+        "threads": str(torch.get_num_threads()),
+        "compile": compile_failure() or "works",
+        "bfloat16": bf16_failure() or "works",
+    }

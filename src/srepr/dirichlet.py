@@ -18,7 +18,6 @@ from torch.autograd.function import once_differentiable
 _LARGE = 1e5
 
 
-@torch.no_grad()
 def fit(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     """Mean [B, K] and precision [B] of the Dirichlet through M teachers' log-probabilities [M, B, K].
 
@@ -27,7 +26,7 @@ def fit(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     (the paper's beta, section 4.2, is precision * mean). Identical teachers have an infinite precision; it is
     returned as the largest finite number, so that `1 / precision` is 0 and nothing downstream turns NaN. Where a
     class has probability exactly 0 for some teachers only, the precision would be 0: there the mean log-ratio to
-    the largest teacher counts as the logarithm of the smallest normal number. No gradient passes.
+    the largest teacher counts as the logarithm of the smallest normal number.
 
     >>> mean, precision = fit(torch.tensor([[[0.7, 0.3]], [[0.6, 0.4]]]).log())
     >>> mean
@@ -121,7 +120,7 @@ def _psi_and_entropy(a: Tensor) -> tuple[Tensor, Tensor]:
 def _slopes(a: Tensor) -> tuple[Tensor, Tensor]:
     """psi'(a) and h'(a) = 1 - (a - 1) psi'(a)."""
     r = 1 / a
-    psi_slope = torch.where(a < _LARGE, a.polygamma(1), r * (1 + r / 2))
+    psi_slope = a.polygamma(1)
     return psi_slope, torch.where(a < _LARGE, 1 - (a - 1) * psi_slope, r * (1 / 2 + r / 3))
 
 

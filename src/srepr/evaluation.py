@@ -12,7 +12,8 @@ from torch import nn
 from srepr import runs
 from srepr.checkpoints import About, load_model
 from srepr.data import LongTailData, load
-from srepr.data.examples import Examples
+from srepr.data.arrays import read_labelled
+from srepr.data.examples import ArrayExamples, Examples
 from srepr.data.loading import batches
 from srepr.errors import InputError
 from srepr.metrics import LongTailMetrics
@@ -101,3 +102,17 @@ def measure_parts(network: nn.Module, about: About, data: LongTailData, **option
     if data.validation is not None:
         result["validation"] = measure(network, data.validation, about.counts, **options)
     return result
+
+
+def evaluate_file(path: Path, arrays: Path) -> dict[str, Any]:
+    """The metrics of a saved network on the arrays x and y (or x_test and y_test) of an .npz file.
+
+    >>> evaluate_file(Path("model.safetensors"), Path("arrays.npz"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: model.safetensors does not exist. Is the training finished?
+    """
+    network, about = load_model(path)
+    inputs, labels = read_labelled(arrays, about.class_names)
+    if inputs.shape[1:] != about.shape:
+        raise InputError(f"{arrays} has inputs of shape {inputs.shape[1:]}, {path} takes {about.shape}.")
+    return measure(network, ArrayExamples(inputs, labels, about.class_names, about.mean, about.std), about.counts)

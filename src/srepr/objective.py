@@ -54,8 +54,8 @@ def self_distillation(student: Tensor, teachers: Tensor, temperature: float = 20
         raise InputError(
             f"teachers {list(teachers.shape)} must be [M, B, K] over the student's [B, K] = {list(student.shape)}."
         )
-    with torch.no_grad():
-        mean, precision = dirichlet.fit(teachers.to(torch.float64, copy=True).div_(temperature).log_softmax(-1))
+    log_probs = teachers.detach().to(torch.float64, copy=True).div_(temperature).log_softmax(-1)
+    mean, precision = dirichlet.fit(log_probs)
     alpha = (student.double() / temperature).clamp(max=_LARGEST_EXPONENT).exp()
     return dirichlet.reverse_kl(alpha + 1, mean, precision).mean().to(student.dtype)
 

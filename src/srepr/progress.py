@@ -5,6 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
 
 PLAIN_SECONDS = 10.0
 
@@ -35,7 +39,7 @@ class Progress:
         self.what, self.total, self.done, self.quiet = what, total, done, quiet
         self.first, self.began = done, time.monotonic()
         self.spoke = self.began
-        self.bar = None
+        self.bar: Bars | None = None
 
     def __enter__(self) -> Progress:
         if not self.quiet and sys.stderr.isatty():
@@ -59,8 +63,8 @@ class Progress:
         """So many steps more are done."""
         self.done += steps
         if self.bar is not None:
-            self.bar.update(self.task, completed=self.done)
-        elif not self.quiet and time.monotonic() - self.spoke >= PLAIN_SECONDS and self.done < self.total:
+            self.bar.update(self.task, completed=self.done, total=self.total)
+        elif time.monotonic() - self.spoke >= PLAIN_SECONDS and self.done < self.total:
             self.say(f"{self.what}: {self.done:,} of {self.total:,}, about {self.time_left()} left")
 
     def say(self, line: str) -> None:

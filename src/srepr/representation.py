@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
@@ -194,7 +194,7 @@ def train_representation(
                 recent += torch.stack([loss.detach().double() * seen, hits.double(), hits.new_tensor(seen).double()])
                 progress.advance()
                 if step % CHECK_EVERY == 0 or step == steps:
-                    recent = fabric.all_reduce(recent, reduce_op="sum")
+                    recent = summed(fabric, recent)
                     if not recent[0] / recent[2] < EXPLODED * guessing:
                         raise diverged(run, epoch, step, float(recent[0] / recent[2]), rate)
                     sums, recent = sums + recent, torch.zeros_like(sums)
@@ -231,6 +231,11 @@ def train_representation(
             fabric.barrier()
     if board is not None:
         board.close()
+
+
+def summed(fabric: Fabric, tensor: Tensor) -> Tensor:
+    """The sum of a tensor over all processes."""
+    return cast(Tensor, fabric.all_reduce(tensor, reduce_op="sum"))
 
 
 def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
@@ -289,4 +294,4 @@ def tensorboard(run: Path, begin: int) -> Any:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(run / "tensorboard"), purge_step=begin)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(run / "tensorboard"), purge_step=begin)

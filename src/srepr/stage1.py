@@ -6,11 +6,11 @@ import copy
 import shutil
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning_fabric.utilities.rank_zero import rank_zero_only
 from torch import nn
 
 from srepr import runs
@@ -19,11 +19,11 @@ from srepr.config import Machine, Train
 from srepr.data import LongTailData, load
 from srepr.data.loading import batches
 from srepr.data.sampling import epoch_batches
-from srepr.devices import open_fabric
+from srepr.devices import open_fabric, process_rank
 from srepr.errors import InputError
 from srepr.evaluation import STAGE_1, measure_parts
 from srepr.models.batchnorm import update_batchnorm
-from srepr.representation import Learner, train_representation
+from srepr.representation import Learner, summed, train_representation
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -45,16 +45,17 @@ def train(
     machine = machine or Machine()
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
     about = describe(settings, data)
-    settings = replace(settings, network=about.network, data=replace(settings.data, protocol=data.protocol))
+    settings = replace(settings, network=about.network)
     share = settings.batch_size // (machine.devices * machine.num_nodes)
     if settings.mixup and share % 2:
         raise InputError(f"mixup pairs the examples of a process, and {share} is odd. Change --batch-size.")
     fabric = open_fabric(machine)
 
-    leads = rank_zero_only.rank == 0
+    leads = process_rank() == 0
     if leads:
         arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
         wanted = {**asdict(settings), **arithmetic, "fingerprint": data.train.fingerprint()}
+        wanted["data"]["protocol"] = data.protocol
         place = data_dir.resolve() if data_dir else None
         runs.open_run(out, wanted, {**runs.provenance(), "data_dir": str(place or ""), "examples": data.describe()})
         (out / "state").mkdir(exist_ok=True)
@@ -149,7 +150,5 @@ def averaged(learner: Learner, data: LongTailData, settings: Train, machine: Mac
         drop_last=False,
     )
     stream = batches(data.train, order, view=(settings.seed, settings.epochs), workers=machine.workers)
-    update_batchnorm(
-        network, (inputs for inputs, _, _ in stream), reduce=lambda total: fabric.all_reduce(total, reduce_op="sum")
-    )
+    update_batchnorm(network, (inputs for inputs, _, _ in stream), reduce=partial(summed, fabric))
     return network

@@ -54,14 +54,38 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
     )
 
 
-def _by_part(path: Path) -> tuple[Arrays, Arrays]:
+def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Inputs and labels of x_test and y_test, or of x and y, to evaluate a network with these classes on.
+
+    >>> read_labelled(Path("birds.npz"), ("crow", "wren"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: birds.npz cannot be read: ...
+    """
+    arrays = _open(path)
+    suffix = "_test" if "x_test" in arrays else ""
+    if not {f"x{suffix}", f"y{suffix}"} <= arrays.keys():
+        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}. It must hold x and y, or x_test and y_test")
+    x, y = _inputs(f"x{suffix} in {path}", arrays[f"x{suffix}"]), arrays[f"y{suffix}"]
+    if y.dtype.kind == "U":
+        numbers = {name: number for number, name in enumerate(class_names)}
+        y = np.array([numbers.get(name, -1) for name in y.tolist()])
+    if y.shape != (len(x),) or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < len(class_names)):
+        raise InputError(f"the labels in {path} are not those of {len(class_names)} classes, one for each input")
+    return x, y.astype(np.int64)
+
+
+def _open(path: Path) -> Arrays:
     try:
         with np.load(path, allow_pickle=False) as archive:
-            arrays = dict(archive)
+            return dict(archive)
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise InputError(
             f"{path} cannot be read: {error}. Write it with numpy.savez, without object arrays"
         ) from error
+
+
+def _by_part(path: Path) -> tuple[Arrays, Arrays]:
+    arrays = _open(path)
     found = ", ".join(arrays) or "nothing"
     if "x" in arrays and "y" in arrays:
         arrays = {"x_train": arrays["x"], "y_train": arrays["y"]}

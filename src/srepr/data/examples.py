@@ -57,6 +57,14 @@ class Examples(Protocol):
     def shape(self) -> tuple[int, ...]:
         """The shape of one input: (C, H, W), or (D,) for vectors."""
 
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """What is subtracted from each channel, or from each entry of a vector."""
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """What each channel, or each entry of a vector, is divided by."""
+
     def __len__(self) -> int: ...
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:

@@ -48,7 +48,7 @@ def _in_workers(
                 raise outcome
             yield outcome
     except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+        if not str(error).startswith("DataLoader worker"):
             raise
         raise InputError(
             f"a process that reads the data died: {error} Use fewer of them (--workers), or none for a clear message"

@@ -1,0 +1,100 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from srepr.data import catalogue, digits, exponential_counts, load, step_counts
+from srepr.errors import InputError
+
+
+def test_digits_lt_is_the_split_that_is_documented():
+    data = load("digits-lt")
+    assert data.counts.tolist() == exponential_counts(120, 10, 0.02)
+    assert (len(data.train), len(data.test), data.validation) == (331, 597, None)
+    assert data.train.shape == (1, 8, 8)
+    everything = digits.read()
+    pixels = np.concatenate([everything.train.inputs, everything.test.inputs]) / 255
+    assert digits.MEAN[0] == pytest.approx(pixels.mean(), abs=1e-4)
+    assert digits.STD[0] == pytest.approx(pixels.std(), abs=1e-4)
+    assert len(np.unique(pixels)) == 17
+
+
+def test_the_seed_draws_another_training_set_and_leaves_the_test_set():
+    zero, again, one = (load("digits-lt", seed=seed) for seed in (0, 0, 1))
+    assert zero.fingerprint() == again.fingerprint()
+    assert zero.train.fingerprint() != one.train.fingerprint()
+    assert zero.test.fingerprint() == one.test.fingerprint()
+
+
+def test_imbalance_profile_and_counts_cut_the_training_part():
+    assert load("digits-lt", imbalance=1.0).counts.tolist() == [120] * 10
+    assert load("digits-lt", imbalance=0.1).counts.tolist() == exponential_counts(120, 10, 0.1)
+    assert load("digits-lt", profile="step").counts.tolist() == step_counts(120, 10, 0.02)
+    assert load("digits-lt", counts=list(range(1, 11))).counts.tolist() == list(range(1, 11))
+
+
+def test_a_profile_is_laid_over_the_classes_by_their_size(tmp_path):
+    y = np.repeat([0, 1, 2], [20, 100, 50])
+    np.savez(tmp_path / "v.npz", x_train=np.zeros((170, 2)), y_train=y, x_test=np.zeros((3, 2)), y_test=np.arange(3))
+    data = load(tmp_path / "v.npz", protocol="paper", imbalance=0.01)
+    assert data.counts.tolist() == [1, 100, 10]
+    assert load(tmp_path / "v.npz", protocol="paper", imbalance=0.9).counts.tolist() == [20, 100, 50]
+
+
+def test_the_holdout_protocol_takes_validation_from_training_and_nothing_else():
+    paper, held = load("digits-lt"), load("digits-lt", protocol="holdout", holdout=0.2)
+    assert (held.counts + held.validation.counts == paper.counts).all()
+    assert held.counts.min() >= 1
+    assert held.validation.counts.min() >= 1
+    assert held.test.fingerprint() == paper.test.fingerprint()
+    together = np.concatenate([held.train.inputs, held.validation.inputs])
+    assert sorted(image.tobytes() for image in together) == sorted(image.tobytes() for image in paper.train.inputs)
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("cifar1O0-lt", {}, r"Did you mean cifar100-lt\? Known: cifar10-lt, .*, or a path"),
+        ("nothing-like-it", {}, "no data set or file is called 'nothing-like-it'. Known:"),
+        ("cifar100-lt", {}, "needs --data-dir, .* srepr data get cifar100-lt"),
+        ("digits-lt", {"protocol": "best"}, "no protocol is called 'best'. Known: paper, holdout"),
+        ("digits-lt", {"profile": "linear"}, "no profile is called 'linear'. Known: exponential, step"),
+        ("digits-lt", {"imbalance": 0.0}, "imbalance of 0 must lie in"),
+        ("digits-lt", {"imbalance": 0.1, "counts": [1] * 10}, "Leave one of them out"),
+        ("digits-lt", {"counts": [0] + [1] * 9}, "empty class: '0'"),
+        ("digits-lt", {"counts": [121] * 10}, "class 0 has 120 examples, not 121"),
+        ("digits-lt", {"counts": [5] * 9}, "9 class counts for 10 classes"),
+        ("digits-lt", {"image_size": 32}, "Leave the image size out"),
+    ],
+)
+def test_what_cannot_be_loaded_is_explained(source, options, message):
+    with pytest.raises(InputError, match=message) as error:
+        load(source, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_another_kind_is_named(tmp_path):
+    (tmp_path / "data.h5").touch()
+    with pytest.raises(InputError, match=r"data\.h5 is neither a folder, nor"):
+        load(tmp_path / "data.h5")
+
+
+def test_a_description_is_json_and_counts_right():
+    data = load("digits-lt", protocol="holdout")
+    described = json.loads(json.dumps(data.describe()))
+    assert described["sizes"] == {name: len(part) for name, part in data.parts.items()}
+    assert sum(described["groups"].values()) == described["classes"] == 10
+    assert described["imbalance"] == data.counts.max() / data.counts.min()
+    assert described["fingerprint"] != load("digits-lt").describe()["fingerprint"]
+
+
+def test_the_catalogue_says_how_to_get_every_source():
+    assert len({entry.name for entry in catalogue()}) == 8
+    assert all(entry.how_to_get and entry.what for entry in catalogue())
+
+
+def test_listing_the_sources_does_not_import_torch():
+    code = "import sys, srepr.data; srepr.data.catalogue(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
