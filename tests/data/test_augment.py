@@ -3,7 +3,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
@@ -24,7 +24,6 @@ from srepr.errors import InputError
 whole = partial(central_box, fraction=1.0)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 5), st.sampled_from([1, 3]), st.integers(1, 9), st.integers(1, 9), st.integers(0, 4), st.booleans()
 )

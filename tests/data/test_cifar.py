@@ -3,6 +3,7 @@ import io
 import pickle
 import struct
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def write_binary(folder, name, records):
 class Python2Pickler(pickle._Pickler):
     """Writes text and bytes as the strings of Python 2, and numpy's functions under the names they had then."""
 
-    dispatch = dict(pickle._Pickler.dispatch)
+    dispatch: ClassVar = dict(pickle._Pickler.dispatch)
 
     def save_string(self, value):
         raw = value if isinstance(value, bytes) else value.encode("latin1")

@@ -185,7 +185,7 @@ def test_what_the_server_says_is_passed_on(server, official, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_an_input_error(official, tmp_path):
-    with pytest.raises(InputError, match="broke off: .*refused"):
+    with pytest.raises(InputError, match=r"broke off: .*refused"):
         get("cifar100-lt", tmp_path, url="http://127.0.0.1:9/archive.tar.gz")
     with pytest.raises(InputError, match="must start with https"):
         get("cifar100-lt", tmp_path, url="file:///etc/passwd")

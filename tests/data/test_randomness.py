@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from srepr.data.randomness import uniforms
+from srepr.data.randomness import Stream, uniforms
 
 N = 20_000
 
@@ -59,3 +59,8 @@ def test_the_order_of_the_indices_does_not_matter(order):
 
 def test_no_indices_give_no_numbers():
     assert uniforms(0, 0, np.arange(0), 3).shape == (0, 3)
+
+
+def test_every_stream_has_a_number_of_its_own():
+    """Two names with one number would be one stream: mixup weights sorted like the epoch, for one."""
+    assert len(Stream.__members__) == len({stream.value for stream in Stream}) == len(list(Stream))

@@ -1,3 +1,5 @@
+import io
+
 import numpy as np
 import pytest
 from rich.console import Console
@@ -8,7 +10,7 @@ from srepr.data.show import COLOURS, ROWS, show
 
 
 def picture(data):
-    console = Console(width=100, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(width=100, record=True, file=io.StringIO())
     console.print(show(data))
     return console.export_text(clear=False).splitlines(), console.export_text(styles=True)
 

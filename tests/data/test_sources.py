@@ -56,7 +56,7 @@ def test_the_holdout_protocol_takes_validation_from_training_and_nothing_else():
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ("cifar1O0-lt", {}, r"Did you mean cifar100-lt\? Known: cifar10-lt, .*, or a path"),
+        ("cifar100", {}, r"Did you mean cifar100-lt\? Known: cifar10-lt, .*, or a path"),
         ("nothing-like-it", {}, "no data set or file is called 'nothing-like-it'. Known:"),
         ("cifar100-lt", {}, "needs --data-dir, .* srepr data get cifar100-lt"),
         ("digits-lt", {"protocol": "best"}, "no protocol is called 'best'. Known: paper, holdout"),

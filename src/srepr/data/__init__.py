@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from srepr.data.dataset import LongTailData
 from srepr.data.longtail import exponential_counts, groups, step_counts, stratified_holdout, subsample
-from srepr.data.randomness import uniforms
+from srepr.data.randomness import Stream, uniforms
 from srepr.data.sampling import epoch_batches
 from srepr.data.sources import Entry, catalogue, load
 
@@ -27,6 +27,7 @@ __all__ = [
     "Examples",
     "FileExamples",
     "LongTailData",
+    "Stream",
     "batches",
     "catalogue",
     "epoch_batches",

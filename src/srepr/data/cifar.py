@@ -74,7 +74,16 @@ def find(name: str, data_dir: Path) -> tuple[Path, bool]:
 
 
 def wrong_files(name: str, data_dir: Path) -> list[str]:
-    """One line for each file that is missing or does not have the official md5."""
+    """One line for each file that is missing or does not have the official md5.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     Path(folder, "train.bin").touch()
+    ...     for line in wrong_files("cifar100-lt", Path(folder)):
+    ...         print(line)
+    /...train.bin is not the official file (md5)
+    /...test.bin is missing
+    """
     layout = LAYOUTS[name]
     folder, binary = find(name, data_dir)
     checksums = {**layout.train, **layout.test} if binary else {**layout.pickle_train, **layout.pickle_test}
@@ -120,6 +129,7 @@ class _ArrayUnpickler(pickle.Unpickler):
     """Builds containers, numbers, strings and numpy arrays; asked for anything else it stops."""
 
     def find_class(self, module: str, name: str) -> Any:
+        # `_reconstruct` has moved between numpy 1 and 2: ask an array for it.
         allowed = {
             ("numpy.core.multiarray", "_reconstruct"): np.ndarray(0).__reduce__()[0],
             ("numpy", "ndarray"): np.ndarray,

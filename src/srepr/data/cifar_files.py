@@ -9,7 +9,11 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One of the two data sets, in the official binary layout and in the one of the Python pickles."""
+    """One of the two data sets, in the official binary layout and in the one of the Python pickles.
+
+    >>> CIFAR100.label_bytes + PIXELS, CIFAR100.class_names[:2]
+    (3074, ('apple', 'aquarium_fish'))
+    """
 
     url: str
     md5: str

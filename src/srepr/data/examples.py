@@ -23,14 +23,12 @@ from torch import Tensor
 
 from srepr.data.augment import CROP_DRAWS, central_box, decode, normalise, pad_crop_flip, random_resized_crop_box
 from srepr.data.longtail import Indices, Labels
-from srepr.data.randomness import uniforms
+from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
 
 View = tuple[int, int]
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-_AUGMENT = 1
 
 
 class Examples(Protocol):
@@ -64,6 +62,10 @@ class Examples(Protocol):
     @property
     def std(self) -> tuple[float, ...]:
         """What each channel, or each entry of a vector, is divided by."""
+
+    @property
+    def preprocessing(self) -> dict[str, object]:
+        """What happens to an input on its way to the network."""
 
     def __len__(self) -> int: ...
 
@@ -118,7 +120,7 @@ class ArrayExamples:
         if inputs.ndim == 2:
             return (inputs - torch.tensor(self.mean)) / torch.tensor(self.std)
         if view is not None:
-            draws = uniforms(*view, indices, 3, stream=_AUGMENT)
+            draws = uniforms(*view, indices, 3, stream=Stream.AUGMENT)
             inputs = pad_crop_flip(inputs, draws, padding=self.padding, flip=self.flip)
         return normalise(inputs, self.mean, self.std)
 
@@ -183,7 +185,7 @@ class FileExamples:
             for row, path in zip(pixels, paths, strict=True):
                 row[:] = np.asarray(decode(path, self.size, central_box))
         else:
-            draws = uniforms(*view, indices, CROP_DRAWS + 1, stream=_AUGMENT)
+            draws = uniforms(*view, indices, CROP_DRAWS + 1, stream=Stream.AUGMENT)
             for row, path, chance in zip(pixels, paths, draws, strict=True):
                 crop = np.asarray(decode(path, self.size, partial(random_resized_crop_box, draws=chance[:-1])))
                 row[:] = crop[:, ::-1] if chance[-1] < 0.5 else crop
@@ -217,7 +219,7 @@ def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
     """
     try:
         return np.array([(root / name).stat().st_size for name in names], dtype=np.int64)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise InputError(
             f"{error.filename} does not exist. Put it there, or go on without it with --skip-bad-images"
         ) from None

@@ -26,7 +26,11 @@ SMALL = 64
 
 
 class Listing(NamedTuple):
-    """Files, relative to some folder, and the class of each."""
+    """Files, relative to some folder, and the class of each.
+
+    >>> Listing(["wren/1.jpg"], np.array([0])).names
+    ['wren/1.jpg']
+    """
 
     names: list[str]
     labels: Labels
@@ -55,7 +59,7 @@ def read_list(path: Path, classes: int) -> Listing:
 
 
 def why_bad(path: Path) -> str | None:
-    """Why an image file cannot be used, or None; a JPEG is decoded at an eighth of its size, which finds every fault.
+    """Why an image file cannot be used, or None; a JPEG is decoded at an eighth of its size, to be quick.
 
     >>> why_bad(Path("nowhere.jpg"))
     'does not exist'

@@ -28,12 +28,13 @@ def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool =
     """
     places = {part: name for part, name in _places(folder).items() if (folder / name).is_dir()}
     class_names = _folders_in(folder / places["train"])
+    number = {name: k for k, name in enumerate(class_names)}
     if not class_names:
         raise InputError(
             f"{folder / places['train']} has no class folders. Lay the images out as {folder}/CLASS/*.jpg, or as "
             f"{folder}/train/CLASS/*.jpg and {folder}/test/CLASS/*.jpg"
         )
-    parts = {part: _scan(folder, name, class_names) for part, name in places.items()}
+    parts = {part: _scan(folder, name, number) for part, name in places.items()}
     empty = np.flatnonzero(np.bincount(parts["train"].labels, minlength=len(class_names)) == 0)
     if len(empty):
         raise InputError(
@@ -54,11 +55,11 @@ def _folders_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _scan(folder: Path, part: str, class_names: list[str]) -> Listing:
+def _scan(folder: Path, part: str, number: dict[str, int]) -> Listing:
     names: list[str] = []
     labels: list[int] = []
     for name in _folders_in(folder / part):
-        if name not in class_names:
+        if name not in number:
             raise InputError(f"{folder / part / name} is a class without training images. Add some, or remove it")
         found = sorted(
             path.relative_to(folder).as_posix()
@@ -66,5 +67,5 @@ def _scan(folder: Path, part: str, class_names: list[str]) -> Listing:
             if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
         )
         names += found
-        labels += [class_names.index(name)] * len(found)
+        labels += [number[name]] * len(found)
     return Listing(names, np.array(labels, dtype=np.int64))

@@ -15,13 +15,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from srepr.data.randomness import uniforms
+from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
 
 Labels = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
-
-_SUBSAMPLE, _HOLDOUT = 10, 11
 
 
 def exponential_counts(largest: int, classes: int, imbalance: float = 0.01) -> list[int]:
@@ -70,7 +68,7 @@ def subsample(labels: Labels, counts: Sequence[int] | Labels, *, seed: int) -> I
     if len(short):
         k = short[0]
         raise InputError(f"class {k} has {available[k]:,} examples, not {counts[k]:,}. Ask for fewer")
-    return np.flatnonzero(_rank_within_class(labels, seed, _SUBSAMPLE) < np.asarray(counts)[labels])
+    return np.flatnonzero(_rank_within_class(labels, seed, Stream.SUBSAMPLE) < np.asarray(counts)[labels])
 
 
 def stratified_holdout(labels: Labels, fraction: float, *, seed: int) -> tuple[Indices, Indices]:
@@ -86,7 +84,7 @@ def stratified_holdout(labels: Labels, fraction: float, *, seed: int) -> tuple[I
         raise InputError(f"a held-out fraction of {fraction:g} must lie between 0 and 1, both excluded")
     available = np.bincount(labels)
     take = np.clip(np.rint(available * fraction), 1, np.maximum(available - 1, 0))
-    held = _rank_within_class(labels, seed, _HOLDOUT) < take[labels]
+    held = _rank_within_class(labels, seed, Stream.HOLDOUT) < take[labels]
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 
@@ -104,7 +102,7 @@ def _whole(count: float) -> int:
     return max(1, math.floor(count * (1 + 1e-12)))
 
 
-def _rank_within_class(labels: Labels, seed: int, stream: int) -> Indices:
+def _rank_within_class(labels: Labels, seed: int, stream: Stream) -> Indices:
     """The place 0..n_k-1 of each example in a random order of its class."""
     order = np.lexsort((uniforms(seed, 0, np.arange(len(labels)), 1, stream=stream)[:, 0], labels))
     first = np.concatenate([[0], np.cumsum(np.bincount(labels))])[labels[order]]

@@ -7,11 +7,29 @@ SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64 bits in which every inpu
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 import numpy.typing as npt
 
 _WEYL = 0x9E3779B97F4A7C15
 _64_BITS = (1 << 64) - 1
+
+
+class Stream(IntEnum):
+    """What random numbers are for: two uses of one seed must not see the same ones.
+
+    >>> bool(uniforms(0, 0, [0], 1, stream=Stream.AUGMENT) == uniforms(0, 0, [0], 1, stream=Stream.MIXUP))
+    False
+    """
+
+    AUGMENT = 1
+    MIXUP = 5
+    SUBSAMPLE = 10
+    HOLDOUT = 11
+    PERMUTATION = 20
+    CLASS = 21
+    EXAMPLE = 22
 
 
 def uniforms(seed: int, epoch: int, indices: npt.ArrayLike, count: int, *, stream: int = 0) -> npt.NDArray[np.float64]:

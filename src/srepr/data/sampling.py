@@ -10,10 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from srepr.data.longtail import Indices, Labels
-from srepr.data.randomness import uniforms
+from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
-
-_PERMUTATION, _CLASS, _EXAMPLE = 20, 21, 22
 
 
 def epoch_batches(
@@ -43,7 +41,7 @@ def epoch_batches(
     if balanced:
         sequence = _balanced_sequence(labels, seed, epoch)
     else:
-        chance = uniforms(seed, epoch, np.arange(len(labels)), 1, stream=_PERMUTATION)[:, 0]
+        chance = uniforms(seed, epoch, np.arange(len(labels)), 1, stream=Stream.PERMUTATION)[:, 0]
         sequence = np.argsort(chance, kind="stable")
     end = len(sequence)
     if drop_last and end > batch_size:
@@ -57,7 +55,7 @@ def _balanced_sequence(labels: Labels, seed: int, epoch: int) -> Indices:
     total = len(labels)
     members = np.bincount(labels)
     present = np.flatnonzero(members)
-    choice = uniforms(seed, epoch, np.arange(total), 1, stream=_CLASS)[:, 0]
+    choice = uniforms(seed, epoch, np.arange(total), 1, stream=Stream.CLASS)[:, 0]
     drawn = present[(choice * len(present)).astype(np.int64)]
     wanted = np.bincount(drawn, minlength=len(members))
 
@@ -65,7 +63,7 @@ def _balanced_sequence(labels: Labels, seed: int, epoch: int) -> Indices:
     decks = -(-wanted // np.maximum(members, 1))
     card = np.repeat(np.arange(total), decks[labels])
     deck = np.arange(len(card)) - np.repeat(np.cumsum(decks[labels]) - decks[labels], decks[labels])
-    chance = uniforms(seed, epoch, np.arange(len(card)), 1, stream=_EXAMPLE)[:, 0]
+    chance = uniforms(seed, epoch, np.arange(len(card)), 1, stream=Stream.EXAMPLE)[:, 0]
     card = card[np.lexsort((chance, deck, labels[card]))]
 
     dealt = np.arange(len(card)) - np.repeat(np.cumsum(decks * members) - decks * members, decks * members)

@@ -26,7 +26,11 @@ PROTOCOLS = ("paper", "holdout")
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of `srepr data list`."""
+    """A line of `srepr data list`.
+
+    >>> catalogue()[4].name, catalogue()[4].imbalance
+    ('digits-lt', 0.02)
+    """
 
     name: str
     classes: int | None
