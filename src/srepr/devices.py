@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import os
 import platform
+import re
 import signal
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 from typing import cast
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from srepr import __version__
@@ -26,6 +35,21 @@ with torch.autocast("cpu", torch.bfloat16):
 """
 
 
+def as_launched(machine: Machine) -> Machine:
+    """The settings with the number of processes that torchrun or SLURM has started, where one of them did.
+
+    >>> as_launched(Machine(devices=2)).devices
+    2
+    """
+    if TorchElasticEnvironment.detect():
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        return replace(machine, devices=devices, num_nodes=int(os.environ["WORLD_SIZE"]) // devices)
+    if SLURMEnvironment.detect():
+        nodes = int(os.environ.get("SLURM_NNODES", "1"))
+        return replace(machine, devices=int(os.environ["SLURM_NTASKS"]) // nodes, num_nodes=nodes)
+    return machine
+
+
 def open_fabric(machine: Machine) -> Fabric:
     """The Fabric for these settings, not launched yet.
 
@@ -36,13 +60,17 @@ def open_fabric(machine: Machine) -> Fabric:
     device(type='cpu')
     """
     warnings.filterwarnings("ignore", message=".*does not have many workers.*|.*isinstance.treespec.*")
-    fabric = Fabric(
-        accelerator=machine.accelerator,
-        devices=machine.devices,
-        num_nodes=machine.num_nodes,
-        precision=machine.precision,
-        strategy="ddp" if machine.devices * machine.num_nodes > 1 else "auto",
-    )
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    try:
+        fabric = Fabric(
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            num_nodes=machine.num_nodes,
+            precision=machine.precision,
+            strategy="ddp" if machine.devices * machine.num_nodes > 1 else "auto",
+        )
+    except (RuntimeError, ValueError, MisconfigurationException) as error:
+        raise InputError(f"this machine has not what was asked for: {error} See: srepr doctor") from None
     if fabric.device.type == "cpu" and machine.precision == "16-mixed":
         raise InputError("--precision 16-mixed needs a GPU. Use --precision 32-true.")
     if fabric.device.type == "cpu" and machine.precision == "bf16-mixed":
@@ -59,6 +87,37 @@ def process_rank() -> int:
     0
     """
     return int(getattr(rank_zero_only, "rank", 0))
+
+
+@contextlib.contextmanager
+def failing_together(run: Path) -> Iterator[None]:
+    """What ends one process ends all, and is said once: rank 0 speaks, any other leaves it a note and goes.
+
+    A process that goes closes its connections, which ends the collective operation that the others wait in.
+
+    >>> with failing_together(getfixture("tmp_path")):
+    ...     raise InputError("no such image")
+    Traceback (most recent call last):
+    srepr.errors.InputError: no such image
+    """
+    note = run / "state" / "failure.txt"
+    leads = process_rank() == 0
+    if leads:
+        note.unlink(missing_ok=True)
+    try:
+        yield
+    except InputError as error:
+        if leads:
+            raise
+        note.write_text(str(error))
+        sys.exit(0)
+    except RuntimeError as error:
+        if not re.search("gloo|NCCL|Connection", str(error)):
+            raise
+        if not leads:
+            sys.exit(1)
+        gone = "a process of this run is gone: was it killed? The same command goes on from the last kept state."
+        raise InputError(note.read_text() if note.exists() else gone) from None
 
 
 def bf16_failure() -> str:

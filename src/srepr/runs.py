@@ -109,11 +109,15 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     >>> load_tensors(path)
     ({'w': tensor([1., 1.])}, {'epoch': '3'})
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     # Clones: tensors that share memory (tied weights) are refused by the format otherwise.
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    write_whole(path, lambda temporary: save_file(own, temporary, dict(metadata or {})))
+    try:
+        write_whole(path, lambda temporary: save_file(own, temporary, dict(metadata or {})))
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be written ({error}). Free space, then run the same command again.") from None
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -180,12 +184,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 def open_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
     """Start a run folder, or enter one that was started with the same settings and data.
 
-    `settings` decide the result: other ones are refused, and named. `facts` (provenance, file locations) are kept as
-    they were when the run began.
+    `settings` decide the result: other ones are refused, and named. So are other data, told by their fingerprint in
+    `facts["examples"]`; the other facts (provenance, file locations) are kept as they were when the run began.
 
     >>> run = getfixture("tmp_path") / "run"
-    >>> open_run(run, {"seed": 0}, provenance())
-    >>> open_run(run, {"seed": 1}, provenance())
+    >>> facts = {**provenance(), "examples": {"fingerprint": "a9dc"}}
+    >>> open_run(run, {"seed": 0}, facts)
+    >>> open_run(run, {"seed": 1}, facts)
     Traceback (most recent call last):
     srepr.errors.InputError: .../run holds a run with other settings: --seed was 0, now 1. Choose another folder...
     """
@@ -204,6 +209,8 @@ def open_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) 
             f"{path} holds a run with other settings: {changed}. Choose another folder with --out, or go on with the"
             " old settings."
         )
+    if read_fingerprint(path) != facts["examples"]["fingerprint"]:
+        raise InputError(f"the data changed since {path} was begun. Restore it, or choose another folder with --out.")
     create_folder(path)
 
 
@@ -211,7 +218,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The settings with which the run folder was made.
 
     >>> run = getfixture("tmp_path") / "run"
-    >>> open_run(run, {"seed": 0}, {})
+    >>> open_run(run, {"seed": 0}, {"examples": {"fingerprint": "a9dc"}})
     >>> read_settings(run)
     {'seed': 0}
     """
@@ -228,6 +235,17 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
+def read_fingerprint(path: Path) -> str:
+    """The fingerprint of the data with which the run folder was made.
+
+    >>> run = getfixture("tmp_path") / "run"
+    >>> open_run(run, {"seed": 0}, {"examples": {"fingerprint": "a9dc"}})
+    >>> read_fingerprint(run)
+    'a9dc'
+    """
+    return str(read_json(path / "config.json")["examples"]["fingerprint"])
+
+
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
     """Hold the run folder: a second writer is refused; the hold ends with the process, however it ends.
@@ -237,8 +255,9 @@ def sole_writer(path: Path) -> Iterator[None]:
     """
     with (path / ".lock").open("w") as lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            # A record lock, which forked workers do not share: they outlive a killed process by some seconds.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
             raise InputError(f"another process is writing to {path}. Wait for it, or choose another folder.") from None
         for partial in path.rglob(".*.partial"):
             partial.unlink(missing_ok=True)

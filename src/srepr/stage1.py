@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import shutil
+import sys
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -19,7 +21,7 @@ from srepr.config import Machine, Train
 from srepr.data import LongTailData, load
 from srepr.data.loading import batches
 from srepr.data.sampling import epoch_batches
-from srepr.devices import open_fabric, process_rank
+from srepr.devices import as_launched, failing_together, open_fabric, process_rank
 from srepr.errors import InputError
 from srepr.evaluation import STAGE_1, measure_parts
 from srepr.models.batchnorm import update_batchnorm
@@ -42,11 +44,13 @@ def train(
     >>> 0 < results["swa"]["acc"] <= 1
     True
     """
-    machine = machine or Machine()
+    machine = as_launched(machine or Machine())
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
     about = describe(settings, data)
     settings = replace(settings, network=about.network)
-    share = settings.batch_size // (machine.devices * machine.num_nodes)
+    share = min(settings.batch_size, len(data.train)) // (machine.devices * machine.num_nodes)
+    if share < 2:
+        raise InputError(f"each process gets {share} of a batch, BatchNorm needs 2. Raise --batch-size.")
     if settings.mixup and share % 2:
         raise InputError(f"mixup pairs the examples of a process, and {share} is odd. Change --batch-size.")
     fabric = open_fabric(machine)
@@ -54,15 +58,20 @@ def train(
     leads = process_rank() == 0
     if leads:
         arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
-        wanted = {**asdict(settings), **arithmetic, "fingerprint": data.train.fingerprint()}
+        wanted = {**asdict(settings), **arithmetic}
         wanted["data"]["protocol"] = data.protocol
-        place = data_dir.resolve() if data_dir else None
-        runs.open_run(out, wanted, {**runs.provenance(), "data_dir": str(place or ""), "examples": data.describe()})
+        place = data_dir or (Path(settings.source) if Path(settings.source).exists() else None)
+        facts = {"data_dir": str(place.resolve() if place else ""), "examples": data.describe()}
+        runs.open_run(out, wanted, {**runs.provenance(), **facts})
+        if data.skipped:
+            first = f"{data.skipped[0]} is the first" if len(data.skipped) > 1 else data.skipped[0]
+            print(f"srepr: going on without {len(data.skipped):,} bad images ({first})", file=sys.stderr)
         (out / "state").mkdir(exist_ok=True)
     with runs.sole_writer(out) if leads else nullcontext():
         if not (out / "results.json").exists():
             fabric.launch()
-            run_branches(settings, about, data, machine, fabric, out)
+            with failing_together(out):
+                run_branches(settings, about, data, machine, fabric, out)
         elif leads:
             shutil.rmtree(out / "state", ignore_errors=True)
     results: dict[str, dict[str, Any]] = runs.read_json(out / "results.json")
@@ -88,7 +97,9 @@ def describe(settings: Train, data: LongTailData) -> About:
     network = settings.network
     if network == "auto":
         network = "mlp" if len(shape) == 1 else "resnet32" if shape[1] <= 64 else "resnet50"
-    options: dict[str, Any] = {"inputs": shape[0]} if network == "mlp" else {"channels": shape[0]}
+    if network != "mlp" and len(shape) == 1:
+        raise InputError(f"{network} takes images, and {settings.source} has vectors. Use --network mlp.")
+    options: dict[str, Any] = {"inputs": math.prod(shape)} if network == "mlp" else {"channels": shape[0]}
     if network in ("resnet8", "resnet14", "resnet20", "resnet32"):
         options["shortcut"] = settings.shortcut
     about = About(
