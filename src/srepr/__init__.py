@@ -11,12 +11,24 @@ if TYPE_CHECKING:
     from srepr.errors import InputError
     from srepr.metrics import evaluate
     from srepr.posterior import Posterior
+    from srepr.retrain import retrain
 
 __version__ = "0.1.0"
 
-__all__ = ["InputError", "Posterior", "balance", "data", "dirichlet", "evaluate", "metrics", "models", "objective"]
+__all__ = [
+    "InputError",
+    "Posterior",
+    "balance",
+    "data",
+    "dirichlet",
+    "evaluate",
+    "metrics",
+    "models",
+    "objective",
+    "retrain",
+]
 
-_HOMES = {"InputError": "errors", "Posterior": "posterior", "evaluate": "metrics"}
+_HOMES = {"InputError": "errors", "Posterior": "posterior", "evaluate": "metrics", "retrain": "retrain"}
 
 
 def __getattr__(name: str) -> object:

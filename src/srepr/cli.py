@@ -21,8 +21,9 @@ import tyro
 from tyro.conf import Positional, arg
 
 from srepr import __version__
-from srepr.config import Machine, Train
+from srepr.config import Machine, Retrain, Train
 from srepr.errors import InputError
+from srepr.methods import METHODS, Balance, Head, Representation, Start
 from srepr.recipes import RECIPES
 
 USAGE = """usage: srepr VERB ...
@@ -32,6 +33,7 @@ Long-tailed classification: a better model for rare classes, and probabilities t
   srepr demo                               the whole method on embedded digits, in a minute
   srepr data list|get|check|show           data sets: which, fetch, verify, picture of the classes
   srepr train SOURCE --out R               stage 1: SGD, SWA and the SWAG posterior
+  srepr retrain R --method srepr           stage 2: the classifier, on stochastic features
   srepr evaluate R                         the metrics of everything in a run folder
   srepr doctor                             what this machine can do
 
@@ -100,7 +102,7 @@ def parse(verb: str, words: Sequence[str]) -> Command:
 
     >>> parse("train", ["digits-lt", "--out", "R", "--epoch", "3"])
     Traceback (most recent call last):
-    srepr.errors.InputError: Unrecognized options: --epoch, 3 Perhaps you meant: --epochs INT ...
+    srepr.errors.InputError: Unrecognized options: --epoch, 3, did you mean --epochs? See: srepr train --help
     """
     kind = VERBS[verb]
     default = train_default(words) if kind is TrainCommand else tyro.MISSING_NONPROP
@@ -112,10 +114,21 @@ def parse(verb: str, words: Sequence[str]) -> Command:
     except SystemExit as exit_:
         if not exit_.code:
             raise
-        text = re.sub(r"[^\x20-\x7e\n]", " ", complaint.getvalue())
-        body = [line.strip() for line in text.splitlines() if line.strip()]
-        line = re.sub(r"\s*For full helptext,? (?:run|see):?\s*.*$", "", " ".join(body[1:] or body))
-        raise InputError(f"{line} See: srepr {verb} --help") from None
+        raise InputError(f"{in_one_line(complaint.getvalue())} See: srepr {verb} --help") from None
+
+
+def in_one_line(box: str) -> str:
+    r"""The complaint in tyro's frame as one line, without what --help says as well.
+
+    >>> in_one_line("+- Error -+\n| Unknown: --epoch |\n| --- |\n| Perhaps you meant: |\n| --epochs INT |\n+---+")
+    'Unknown: --epoch, did you mean --epochs?'
+    """
+    text = re.sub(r"[^\x20-\x7e\n]|(?<!\S)[-+|]+(?!\S)", " ", box)  # the frame and its rules, in either alphabet
+    _title, _, body = text.partition("\n")
+    complaint, *others = [" ".join(part.split()) for part in re.split(r"\n\s*\n", body) if part.strip()]
+    line = re.sub(r"^Error parsing [\w.]+: (?=--)", "", complaint)
+    hint = re.search(r"Perhaps you meant: (--\S+)", " ".join(others))
+    return f"{line}, did you mean {hint[1]}?" if hint else line.rstrip(".") + "."
 
 
 def show_json(content: object) -> None:
@@ -246,7 +259,7 @@ class DataCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
-    """Stage 1: train with SGD, average with SWA, collect the SWAG posterior, evaluate; goes on where it was cut short."""
+    """Stage 1: train with SGD, average with SWA, collect the SWAG posterior, evaluate; or go on where that stopped."""
 
     EXAMPLE: ClassVar[str] = "srepr train cifar100-lt --data-dir data --out runs/cifar100 --baseline"
 
@@ -261,9 +274,12 @@ class TrainCommand:
 
     def run(self) -> None:
         """Train, then print the table."""
+        from srepr.devices import process_rank
         from srepr.stage1 import train
 
         results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine)
+        if process_rank() > 0:
+            return
         show_results(results, f"{self.settings.source}, seed {self.settings.seed}", as_json=self.json)
 
 
@@ -278,6 +294,68 @@ def train_default(words: Sequence[str]) -> TrainCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RetrainCommand:
+    """Stage 2: re-train the classifier on frozen features; several methods share one feature cache."""
+
+    EXAMPLE: ClassVar[str] = "srepr retrain runs/cifar100 --method crt lws la disalign srepr"
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """A run folder made by `srepr train`."""
+    method: tuple[str, ...] = ("srepr",)
+    """crt, lws, la, grw, disalign, srepr, tau-norm, ncm: one or several."""
+    name: str | None = None
+    """What to call the head (the method's name when not given)."""
+    stage1: Literal["swa", "sgd"] = "swa"
+    """Which network: the averaged one, or the SGD baseline."""
+    head: Head | None = None
+    """What is trained, instead of the method's own."""
+    start: Start | None = None
+    """Where the head starts, instead of the method's own."""
+    balance: Balance | None = None
+    """How the tail gets its chance, instead of the method's own."""
+    representation: Representation | None = None
+    """Which features, instead of the method's own."""
+    distill: bool | None = None
+    """Whether to distil, instead of the method's own; also --no-distill."""
+    settings: Annotated[Retrain, arg(name="")] = field(default_factory=Retrain)
+    data_dir: Path | None = None
+    """Where the run's data are, if they have moved."""
+    workers: int = 2
+    """Processes that decode image files."""
+    compile: bool = False
+    """Compile the feature extractors, once for all draws."""
+    overwrite: bool = False
+    """Replace a head of the same name that has other settings."""
+    json: bool = False
+    """Print the metrics as JSON."""
+
+    def run(self) -> None:
+        """Re-train, then print the table."""
+        from srepr.methods import method as choose
+        from srepr.stage2 import retrain_run
+
+        if self.name and len(self.method) > 1:
+            raise InputError("--name is for one method. Leave it out, or name one --method.")
+        changes = {name: getattr(self, name) for name in ("head", "start", "balance", "representation", "distill")}
+        prefix = "sgd-" if self.stage1 == "sgd" else ""
+        results = retrain_run(
+            self.run_folder,
+            {self.name or prefix + method: choose(method, **changes) for method in self.method},
+            self.settings,
+            stage1=self.stage1,
+            data_dir=self.data_dir,
+            workers=self.workers,
+            compiled=self.compile,
+            overwrite=self.overwrite,
+            quiet=self.json,
+        )
+        show_results(results, str(self.run_folder), as_json=self.json)
+        diverged = [metrics["diverged"] for metrics in results.values() if "diverged" in metrics]
+        if diverged:
+            raise InputError(" ".join(diverged))
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateCommand:
     """The metrics of every network in a run folder, or of one saved network on arrays (--data FILE.npz)."""
 
@@ -289,6 +367,8 @@ class EvaluateCommand:
     """Arrays x and y to evaluate a saved network on."""
     data_dir: Path | None = None
     """Where the run's data are, if they have moved."""
+    test_prior: str = "test"
+    """Weigh the test set to another class prior: uniform, forward50 or backward50 (any imbalance)."""
     workers: int = 2
     """Processes that decode image files."""
     json: bool = False
@@ -296,7 +376,8 @@ class EvaluateCommand:
 
     def run(self) -> None:
         """Evaluate, then print the table."""
-        from srepr.evaluation import evaluate_file, evaluate_run
+        from srepr.evaluation import evaluate_file
+        from srepr.stage2 import evaluate_run
 
         if self.what.suffix == ".safetensors":
             if self.data is None:
@@ -305,7 +386,9 @@ class EvaluateCommand:
                 )
             results = {self.what.stem: evaluate_file(self.what, self.data)}
         else:
-            results = evaluate_run(self.what, data_dir=self.data_dir, workers=self.workers)
+            results = evaluate_run(
+                self.what, data_dir=self.data_dir, workers=self.workers, prior=self.test_prior, quiet=self.json
+            )
         show_results(results, str(self.what), as_json=self.json)
 
 
@@ -323,9 +406,14 @@ class DemoCommand:
     """Print the results as JSON."""
 
     def run(self) -> None:
-        """Train with the baseline, then print the table."""
+        """Train with the baseline, re-train with every method, then print the table."""
+        from srepr.stage1 import train
+        from srepr.stage2 import retrain_run
+
         settings = dataclasses.replace(RECIPES["digits-lt"], baseline=True, seed=self.seed)
-        TrainCommand(settings=settings, out=self.out, json=self.json).run()
+        stage_1 = train(settings, self.out)
+        heads = retrain_run(self.out, METHODS, Retrain(seed=self.seed), quiet=self.json)
+        show_results({**stage_1, **heads}, f"digits-lt, seed {self.seed}", as_json=self.json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -353,6 +441,7 @@ VERBS: dict[str, type[Command]] = {
     "demo": DemoCommand,
     "data": DataCommand,
     "train": TrainCommand,
+    "retrain": RetrainCommand,
     "evaluate": EvaluateCommand,
     "doctor": DoctorCommand,
 }

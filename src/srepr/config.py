@@ -161,3 +161,57 @@ class Train:
     def captures(self) -> int:
         """How many sets of weights the posterior is made of."""
         return self.epochs - self.swa_start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retrain:
+    """Stage 2: how a head is trained on frozen features (paper, section 4 and appendix A.4).
+
+    >>> Retrain(samples=10).temperature
+    20.0
+    """
+
+    epochs: int | None = None
+    """Epochs over the features; a tenth of stage 1 when not given."""
+    lr: float = 0.1
+    """Where the cosine to 0 starts."""
+    momentum: float = 0.9
+    """Nesterov momentum."""
+    weight_decay: float = 5e-4
+    """L2 penalty on a linear head; the few parameters of the other heads have none."""
+    batch_size: int | None = None
+    """Examples in a step; as in stage 1 when not given."""
+    samples: int = 10
+    """M, the representations of each example (at least 2 to distil)."""
+    views: int = 1
+    """Augmented views of the data that are kept, and taken in turn by the epochs."""
+    on_the_fly: bool = False
+    """New draws and new augmentation in every epoch, as in the paper, instead of kept features."""
+    batchnorm: Literal["recalibrate", "reuse"] = "recalibrate"
+    """BatchNorm of the draws: statistics of their own, or those of the averaged network."""
+    calibration: int = 4000
+    """Training examples for a draw's own BatchNorm statistics, about."""
+    temperature: float = 20.0
+    """Of the softmax in the distillation."""
+    distill_weight: float = 0.5
+    """w of the loss (1 - w) L_CE + w L_KD."""
+    rho: float = 1.0
+    """Strength of the balances grw and la."""
+    tau: float = 1.0
+    """Of tau-norm: w_k / |w_k|^tau."""
+    seed: int = 0
+    """Decides everything that is random."""
+
+    def __post_init__(self) -> None:
+        check(self.epochs is None or self.epochs >= 1, f"--epochs is {self.epochs}: at least 1 is needed")
+        check(self.lr > 0, f"--lr is {self.lr}: it must be above 0")
+        check(0 < self.momentum < 1, f"--momentum is {self.momentum}: it must lie between 0 and 1")
+        check(self.weight_decay >= 0, f"--weight-decay is {self.weight_decay}: it must not be negative")
+        check(self.batch_size is None or self.batch_size >= 1, f"--batch-size is {self.batch_size}: 1 is the least")
+        check(self.samples >= 1, f"--samples is {self.samples}: at least 1 is needed")
+        check(self.views >= 1, f"--views is {self.views}: at least 1 is needed")
+        check(self.calibration >= 2, f"--calibration is {self.calibration}: at least 2 are needed")
+        check(self.temperature > 0, f"--temperature is {self.temperature}: it must be above 0")
+        check(0 <= self.distill_weight <= 1, f"--distill-weight is {self.distill_weight}: it must be in 0 .. 1")
+        check(self.rho >= 0, f"--rho is {self.rho}: it must not be negative")
+        check(0 <= self.seed < 2**32, f"--seed is {self.seed}: it must lie in 0 .. 4294967295")

@@ -19,7 +19,8 @@ from typing import cast
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.utilities.exceptions import MisconfigurationException
 from lightning_fabric.utilities.rank_zero import rank_zero_only
 

@@ -26,7 +26,7 @@ from srepr import runs
 from srepr.config import Machine, Optim, Train
 from srepr.data.augment import mixup, mixup_weights
 from srepr.data.loading import batches
-from srepr.data.randomness import uniforms
+from srepr.data.randomness import Stream, uniforms
 from srepr.data.sampling import epoch_batches
 from srepr.devices import compiled
 from srepr.errors import InputError
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 CHECK_EVERY = 25  # steps between looks at the loss, and between chances to keep the state within an epoch
 EXPLODED = 100.0  # times the loss of guessing
-MIXUP_STREAM = 5
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def train_representation(
                 targets = labels
                 if settings.mixup:
                     one_hot = F.one_hot(labels, len(train.class_names)).float()
-                    draws = uniforms(settings.seed, epoch.number, indices, 1, stream=MIXUP_STREAM)[:, 0]
+                    draws = uniforms(settings.seed, epoch.number, indices, 1, stream=Stream.MIXUP)[:, 0]
                     inputs, targets = mixup(inputs, one_hot, mixup_weights(settings.mixup, draws))
 
                 logits = model(inputs)
@@ -195,16 +194,15 @@ def train_representation(
                 progress.advance()
                 if step % CHECK_EVERY == 0 or step == steps:
                     recent = summed(fabric, recent)
-                    if not recent[0] / recent[2] < EXPLODED * guessing:
-                        raise diverged(run, epoch, step, float(recent[0] / recent[2]), rate)
+                    mean = float(recent[0] / recent[2]) if is_finite(network) else math.nan
+                    if not mean < EXPLODED * guessing:
+                        raise diverged(run, epoch, step, mean, rate)
                     sums, recent = sums + recent, torch.zeros_like(sums)
                     due = time.monotonic() - last_kept > 60 * machine.checkpoint_minutes
                     if writes and due and step < steps:
                         runs.save_state(run, (index, step), learner.state(), {"sums": sums.tolist()})
                         last_kept = time.monotonic()
 
-            if not all(bool(tensor.isfinite().all()) for tensor in network.parameters()):
-                raise diverged(run, epoch, steps, math.nan, rate)
             if epoch.branch == "swa":
                 learner.posterior.update(network)
             loss_sum, correct, seen_all = sums.tolist()
@@ -225,6 +223,8 @@ def train_representation(
                         board.add_scalar(f"{epoch.branch}/{name}", line[name], epoch.number)
                 progress.say(epoch_line(line, settings.epochs, progress.time_left()))
             if epoch.branch != "trunk" and epoch.number == settings.epochs - 1:
+                for buffer in network.buffers():  # each process has BatchNorm statistics of its own: rank 0's count
+                    buffer.copy_(fabric.broadcast(buffer))
                 yield epoch, learner
             if writes:
                 runs.save_state(run, (index + 1, 0), learner.state(), {"sums": sums.tolist()})
@@ -248,16 +248,26 @@ def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
     torch.manual_seed(int(np.random.SeedSequence((seed, epoch, step, rank)).generate_state(1, np.uint64)[0] >> 1))
 
 
+def is_finite(network: nn.Module) -> bool:
+    """Whether every weight and every statistic is a finite number; the loss shows one that is not a step later.
+
+    >>> is_finite(nn.Linear(2, 2)), is_finite(nn.Linear(2, 2).apply(lambda layer: layer.bias.data.fill_(torch.inf)))
+    (True, False)
+    """
+    return all(bool(tensor.isfinite().all()) for tensor in network.state_dict().values())
+
+
 def diverged(run: Path, epoch: Epoch, step: int, loss: float, rate: float) -> InputError:
     """The complaint about a loss that is not a number any more, or absurdly large.
 
     >>> raise diverged(Path("R"), Epoch("trunk", 3), 17, float("nan"), 0.5)
     Traceback (most recent call last):
-    srepr.errors.InputError: the loss became nan in epoch 3, step 17, at a learning rate of 0.5. The last good...
+    srepr.errors.InputError: the loss became nan in epoch 3, step 17, at a learning rate of 0.5. Train into...
     """
+    kept = f" The last good state is kept in {run / 'state'}." if any((run / "state").glob("*-*.safetensors")) else ""
     return InputError(
-        f"the loss became {loss:.3g} in epoch {epoch.number}, step {step}, at a learning rate of {rate:.3g}. The last"
-        f" good state is kept in {run / 'state'}; train into a new folder with a smaller --optim.lr."
+        f"the loss became {loss:.3g} in epoch {epoch.number}, step {step}, at a learning rate of {rate:.3g}.{kept}"
+        f" Train into a new folder with a smaller --optim.{'swa-lr' if epoch.branch == 'swa' else 'lr'}."
     )
 
 

@@ -101,7 +101,7 @@ def read_json(path: Path) -> Any:
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors to a safetensors file, whole or not at all.
+    """Write tensors to a safetensors file, whole or not at all; the same content gives the same bytes.
 
     >>> path = getfixture("tmp_path") / "weights.safetensors"
     >>> import torch
@@ -114,8 +114,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
     # Clones: tensors that share memory (tied weights) are refused by the format otherwise.
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    # One entry: the format's library writes several in an order that changes from process to process.
+    packed = {"srepr": json.dumps(dict(metadata or {}), sort_keys=True)}
     try:
-        write_whole(path, lambda temporary: save_file(own, temporary, dict(metadata or {})))
+        write_whole(path, lambda temporary: save_file(own, temporary, packed))
     except SafetensorError as error:
         raise InputError(f"{path} cannot be written ({error}). Free space, then run the same command again.") from None
 
@@ -131,7 +133,9 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata() or {}
+            return tensors, json.loads(metadata["srepr"]) if "srepr" in metadata else metadata
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is the training finished?") from None
     except SafetensorError as error:

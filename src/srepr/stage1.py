@@ -25,6 +25,7 @@ from srepr.devices import as_launched, failing_together, open_fabric, process_ra
 from srepr.errors import InputError
 from srepr.evaluation import STAGE_1, measure_parts
 from srepr.models.batchnorm import update_batchnorm
+from srepr.recipes import RECIPES
 from srepr.representation import Learner, summed, train_representation
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def train(
         arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
         wanted = {**asdict(settings), **arithmetic}
         wanted["data"]["protocol"] = data.protocol
-        place = data_dir or (Path(settings.source) if Path(settings.source).exists() else None)
+        place = data_dir if settings.source in RECIPES else Path(settings.source)
         facts = {"data_dir": str(place.resolve() if place else ""), "examples": data.describe()}
         runs.open_run(out, wanted, {**runs.provenance(), **facts})
         if data.skipped:
@@ -160,6 +161,7 @@ def averaged(learner: Learner, data: LongTailData, settings: Train, machine: Mac
         world_size=fabric.world_size,
         drop_last=False,
     )
+    order = [share for share in order if len(share)]  # of a last batch smaller than the number of processes
     stream = batches(data.train, order, view=(settings.seed, settings.epochs), workers=machine.workers)
     update_batchnorm(network, (inputs for inputs, _, _ in stream), reduce=partial(summed, fabric))
     return network

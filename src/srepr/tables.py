@@ -10,7 +10,17 @@ if TYPE_CHECKING:
 
 COLUMNS = {"many": "Many", "medium": "Medium", "few": "Few", "acc": "All", "nll": "NLL", "ece": "ECE"}
 LOWER_IS_BETTER = ("nll", "ece")
-NAMES = {"sgd": "SGD", "swa": "SWA"}
+NAMES = {
+    "sgd": "SGD",
+    "swa": "SWA",
+    "crt": "cRT",
+    "lws": "LWS",
+    "la": "LA",
+    "grw": "GRW",
+    "disalign": "DisAlign",
+    "srepr": "SRepr",
+    "ncm": "NCM",
+}
 
 
 def results_table(results: Mapping[str, Mapping[str, Any]], title: str = "") -> Table:

@@ -1,0 +1,117 @@
+"""The data as the frozen networks of stage 2 read them: whole sweeps, each under one augmentation, repeatable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from srepr.batches import split
+from srepr.data.examples import Examples
+from srepr.data.loading import batches
+from srepr.data.sampling import epoch_batches
+
+BATCH = 64  # small batches stay in the processor's cache
+CALIBRATION_BATCH = 128  # statistics as in training
+FIRST_VIEW = 1_000_000  # in the numbers of epochs, out of the way of stage 1
+CALIBRATION_VIEW = FIRST_VIEW - 1
+
+
+class Inputs(Protocol):
+    """The data as stage 2 needs it: whole passes over it, in some order, under some augmentation."""
+
+    def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
+        """Every example once, as (inputs, labels); the same view gives the same batches in the same order."""
+
+    def calibration(self, count: int) -> Iterator[Any]:
+        """Inputs of about `count` examples in random order, the same each time."""
+
+    def fingerprint(self) -> str | None:
+        """What a sweep depends on; None where that cannot be known, and nothing can be kept for later."""
+
+    def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class ExampleInputs:
+    """The inputs of a part of a data set, augmented as in training or plain as in evaluation.
+
+    >>> from srepr.data import load
+    >>> sum(len(labels) for _, labels in ExampleInputs(load("digits-lt").train, seed=0).sweep(0))
+    331
+    """
+
+    examples: Examples
+    seed: int
+    workers: int = 0
+    augment: bool = True
+
+    def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
+        """The examples in their order."""
+        order = np.array_split(np.arange(len(self)), -(-len(self) // BATCH))
+        augmented = (self.seed, FIRST_VIEW + view) if self.augment else None
+        for inputs, labels, _ in batches(self.examples, order, view=augmented, workers=self.workers):
+            yield inputs, labels
+
+    def calibration(self, count: int) -> Iterator[Any]:
+        """A seeded random subset."""
+        order = epoch_batches(
+            self.examples.labels, batch_size=CALIBRATION_BATCH, seed=self.seed, epoch=CALIBRATION_VIEW
+        )
+        chosen = order[: max(1, round(count / CALIBRATION_BATCH))]
+        for inputs, _, _ in batches(self.examples, chosen, view=(self.seed, CALIBRATION_VIEW), workers=self.workers):
+            yield inputs
+
+    def fingerprint(self) -> str:
+        """The data and the seed of the augmentation."""
+        return f"{self._examples_fingerprint} {self.seed if self.augment else 'plain'}"
+
+    @cached_property
+    def _examples_fingerprint(self) -> str:
+        return self.examples.fingerprint()
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+
+@dataclass(frozen=True)
+class LoaderInputs:
+    """The batches of a user's own loader; its shuffling and augmentation are repeatable as far as torch decides them.
+
+    >>> loader = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)], batch_size=2)
+    >>> [labels.tolist() for _, labels in LoaderInputs(loader, seed=0).sweep(0)]
+    [[0, 1]]
+    """
+
+    loader: Any
+    seed: int
+
+    def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
+        """The batches in the loader's order."""
+        before = torch.random.get_rng_state()
+        torch.manual_seed(int(np.random.SeedSequence((self.seed, FIRST_VIEW + view)).generate_state(1)[0]))
+        try:
+            yield from map(split, self.loader)
+        finally:
+            torch.random.set_rng_state(before)
+
+    def calibration(self, count: int) -> Iterator[Any]:
+        """The first batches."""
+        for inputs, labels in self.sweep(-1):
+            yield inputs
+            count -= len(labels)
+            if count <= 0:
+                return
+
+    def fingerprint(self) -> None:
+        """A loader does not say what is in it."""
+
+    def __len__(self) -> int:
+        if hasattr(self.loader, "dataset"):
+            return len(self.loader.dataset)
+        return sum(len(labels) for _, labels in self.sweep(0))

@@ -1,0 +1,259 @@
+"""Stage 2, the classifier: a head is trained on frozen features [M, B, L] and nothing else (paper, section 4).
+
+    L = (1 - w) L_CE + w L_KD,      SGD with Nesterov momentum on a cosine to 0
+
+It does not matter where the features come from: kept from one sweep, made anew in every epoch, or handed in.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Subset
+
+from srepr import heads
+from srepr.balance import grw_weights, logit_offset, mean_one
+from srepr.batches import as_labels, count_labels, loader, split
+from srepr.classifier import Classifier
+from srepr.config import Retrain
+from srepr.data.sampling import epoch_batches
+from srepr.errors import InputError
+from srepr.features import FeatureSource, Given, NetworkFeatures, Sampling
+from srepr.inputs import LoaderInputs
+from srepr.methods import Balance, Head, Method, Representation, Start
+from srepr.methods import method as choose
+from srepr.models.batchnorm import update_batchnorm
+from srepr.models.split import find_classifier, replace_classifier, unwrap
+from srepr.objective import srepr_loss
+from srepr.posterior import Posterior
+from srepr.progress import Progress
+
+EXPLODED = 100.0  # times the loss of guessing
+EPOCHS, BATCH = 10, 128  # where nothing else is said
+
+
+class Diverged(InputError):  # noqa: N818  (what happened, not an error of the program)
+    """The loss of a re-training is not finite any more, or absurdly large."""
+
+
+def train_head(
+    source: FeatureSource,
+    weight: Tensor,
+    bias: Tensor | None,
+    counts: Sequence[int],
+    how: Method,
+    settings: Retrain,
+    *,
+    quiet: bool = True,
+) -> nn.Module:
+    """The head that the method makes of the stage-1 classifier (weight [K, L], bias [K]) on these features.
+
+    >>> from srepr.features import Given
+    >>> from srepr.methods import METHODS
+    >>> features, labels = np.eye(2, dtype=np.float32).repeat(50, 0), np.arange(2).repeat(50)
+    >>> head = train_head(Given(features, labels), torch.zeros(2, 2), torch.zeros(2), [50, 50], METHODS["crt"],
+    ...                   Retrain(epochs=5))
+    >>> head(torch.eye(2)).argmax(1)
+    tensor([0, 1])
+    """
+    if how.head == "tau-norm":
+        return heads.tau_norm(weight, bias, settings.tau)
+    if how.head == "ncm":
+        every = source.epoch(0)
+        parts = np.array_split(np.arange(len(every.labels)), -(-len(every.labels) // 1024))
+        return heads.nearest_class_mean(
+            ((every.batch(part)[1], torch.from_numpy(every.labels[part])) for part in parts), len(counts)
+        )
+    head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed)
+    offset = logit_offset(counts, settings.rho) if how.balance == "la" else None
+    class_weight = mean_one(grw_weights(counts, settings.rho), counts) if how.balance == "grw" else None
+    decay = settings.weight_decay if how.head == "linear" else 0.0
+    sgd = torch.optim.SGD(
+        head.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=decay, nesterov=True
+    )
+    epochs = settings.epochs or EPOCHS
+    guessing = math.log(max(len(counts), 2))
+    with Progress("re-train", total=epochs, quiet=quiet) as progress:
+        for epoch in range(epochs):
+            features = source.epoch(epoch)
+            order = epoch_batches(
+                features.labels,
+                batch_size=settings.batch_size or BATCH,
+                seed=settings.seed,
+                epoch=epoch,
+                balanced=how.balance == "cbs",
+            )
+            for step, indices in enumerate(order):
+                done = (epoch + step / len(order)) / epochs
+                for group in sgd.param_groups:
+                    group["lr"] = settings.lr * 0.5 * (1 + math.cos(math.pi * done))
+                stochastic, mean = features.batch(indices)
+                loss = srepr_loss(
+                    head(stochastic),
+                    head(mean) if how.distill else None,
+                    torch.from_numpy(features.labels[indices]),
+                    weight=class_weight,
+                    offset=offset,
+                    distill_weight=settings.distill_weight,
+                    temperature=settings.temperature,
+                )
+                if not loss.item() < EXPLODED * guessing:
+                    raise Diverged(
+                        f"the re-training diverged in epoch {epoch}, step {step}: the loss became {loss.item():.3g}"
+                        + (f" at temperature {settings.temperature:g}. Raise --temperature" if how.distill else ".")
+                        + ", or lower --lr."
+                    )
+                sgd.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                sgd.step()
+            progress.advance()
+    return head.requires_grad_(False)
+
+
+def retrain(
+    posterior_or_model: Posterior | nn.Module,
+    train: Any,
+    method: str = "srepr",
+    *,
+    epochs: int = EPOCHS,
+    balance: Balance | None = None,
+    samples: int = 10,
+    seed: int = 0,
+    head: Head | None = None,
+    start: Start | None = None,
+    representation: Representation | None = None,
+    distill: bool | None = None,
+    class_counts: Sequence[int] | None = None,
+    classifier: str | None = None,
+    quiet: bool = True,
+    **settings: Any,
+) -> Classifier:
+    """Re-train the classifier of a network on frozen features and return a drop-in module.
+
+    `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels". A posterior is averaged, and its
+    BatchNorm statistics recomputed on `train`; a plain model is taken as it is, with nothing to draw from. The named
+    method's choices can be changed one by one. `settings` are the fields of `srepr.config.Retrain`. Who has only
+    embeddings passes their `nn.Linear` and (features, labels), features [N, L] or [M, N, L].
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> data = (torch.randn(60, 2), torch.tensor([0] * 50 + [1] * 10))
+    >>> better = retrain(model, data, "la", epochs=2)
+    >>> better.predict(torch.zeros(1, 2)).probabilities.shape
+    torch.Size([1, 2])
+    """
+    how = choose(method, head=head, start=start, balance=balance, representation=representation, distill=distill)
+    known = {entry.name for entry in fields(Retrain)}
+    if not settings.keys() <= known:
+        raise InputError(f"retrain has no setting {min(settings.keys() - known)!r}. Known: {', '.join(sorted(known))}")
+    wanted = Retrain(epochs=epochs, samples=samples, seed=seed, **settings)
+    if isinstance(posterior_or_model, nn.Linear):
+        source: FeatureSource = given_features(train)
+        layer = posterior_or_model
+        counts = class_counts or np.bincount(source.epoch(0).labels, minlength=layer.out_features).tolist()
+        new = train_head(source, layer.weight, bias_of(layer), counts, how, wanted, quiet=quiet)
+        return Classifier(new, temperature=wanted.temperature)
+
+    inputs = LoaderInputs(loader(shuffled(train, seed)), seed)
+    posterior, network = averaged(posterior_or_model, inputs, classifier)
+    if how.representation == "swag" and not isinstance(posterior_or_model, Posterior):
+        raise InputError(
+            f"{method} draws from a posterior, and a plain model has none. Pass a srepr.Posterior that was updated"
+            " during training, or representation='augment'."
+        )
+    assert posterior.classifier is not None
+    layer = linear_classifier(network, posterior.classifier)
+    counts = class_counts or count_labels(train, layer.out_features)
+    sampling = sampling_for(how, wanted)
+    device = layer.weight.device
+    source = NetworkFeatures(network, posterior, inputs, sampling, device=device, quiet=quiet)
+    new = train_head(source, layer.weight.cpu(), bias_of(layer), counts, how, wanted, quiet=quiet)
+    finished = replace_classifier(network, posterior.classifier, new.to(layer.weight))
+    return Classifier(finished.eval(), temperature=wanted.temperature)
+
+
+def sampling_for(how: Method, settings: Retrain) -> Sampling:
+    """The representations that a method asks for.
+
+    >>> from srepr.methods import METHODS
+    >>> sampling_for(METHODS["la"], Retrain()).representation
+    'deterministic'
+    """
+    return Sampling(
+        representation=how.representation,
+        samples=settings.samples,
+        views=settings.views,
+        fresh=settings.on_the_fly,
+        batchnorm=settings.batchnorm,
+        calibration=settings.calibration,
+        seed=settings.seed,
+    )
+
+
+def averaged(
+    posterior_or_model: Posterior | nn.Module, inputs: LoaderInputs, classifier: str | None
+) -> tuple[Posterior, nn.Module]:
+    """A posterior, and a network with its mean and BatchNorm statistics of its own.
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> data = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)])
+    >>> averaged(model, LoaderInputs(data, seed=0), None)[0].classifier
+    '2'
+    """
+    first, _ = next(inputs.sweep(0))
+    if isinstance(posterior_or_model, Posterior):
+        posterior = posterior_or_model
+        name = find_classifier(posterior.model, first, name=classifier or posterior.classifier)
+        network = copy.deepcopy(posterior.model)
+        posterior.apply_mean(network)
+        if posterior.count > 1:
+            update_batchnorm(network, (batch for batch, _ in inputs.sweep(0)))
+        posterior = Posterior.from_moments(network, posterior.mean(), posterior.variance(), posterior.count, name)
+    else:
+        network = copy.deepcopy(unwrap(posterior_or_model))
+        posterior = Posterior(network, classifier=find_classifier(network, first, name=classifier))
+        posterior.update(network)
+    return posterior, network.eval()
+
+
+def linear_classifier(network: nn.Module, name: str) -> nn.Linear:
+    """The classifier of that name, which must be a linear layer.
+
+    >>> linear_classifier(nn.Sequential(nn.ReLU()), "0")
+    Traceback (most recent call last):
+    srepr.errors.InputError: the classifier '0' is a ReLU. Re-training needs an nn.Linear.
+    """
+    layer = network.get_submodule(name)
+    if not isinstance(layer, nn.Linear):
+        raise InputError(f"the classifier {name!r} is a {type(layer).__name__}. Re-training needs an nn.Linear.")
+    return layer
+
+
+def bias_of(layer: nn.Linear) -> Tensor | None:
+    """The bias on the CPU, where there is one."""
+    return layer.bias.detach().cpu() if layer.bias is not None else None
+
+
+def given_features(train: Any) -> Given:
+    """A user's own embeddings, (features, labels) or batches of them."""
+    if isinstance(train, tuple | list) and len(train) == 2 and getattr(train[0], "ndim", 0) == 3:
+        return Given(np.asarray(train[0], dtype=np.float32), as_labels(train[1]).numpy())
+    parts = [split(batch) for batch in loader(train)]
+    features = np.concatenate([np.asarray(features, dtype=np.float32) for features, _ in parts])
+    return Given(features, np.concatenate([labels.numpy() for _, labels in parts]))
+
+
+def shuffled(train: Any, seed: int) -> Any:
+    """Data without an order of their own in a random but repeatable one, as BatchNorm statistics need it."""
+    if isinstance(train, tuple | list) and len(train) == 2 and not isinstance(train[0], tuple | list):
+        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(train[1])))
+        return torch.as_tensor(train[0])[order], as_labels(train[1])[order]
+    if isinstance(train, Dataset) and hasattr(train, "__len__"):
+        return Subset(train, np.random.default_rng(seed).permutation(len(train)).tolist())
+    return train

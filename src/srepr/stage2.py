@@ -1,0 +1,241 @@
+"""`srepr retrain`: heads on the frozen network of a run folder, from one cache of features, each a small file."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from srepr import heads, runs
+from srepr.checkpoints import About, load_model, load_posterior
+from srepr.config import Retrain
+from srepr.data import LongTailData
+from srepr.data.examples import Examples
+from srepr.errors import InputError
+from srepr.evaluation import STAGE_1, Stage1, load_run_data, measure_parts, prior_weights
+from srepr.features import NetworkFeatures, Sampling
+from srepr.inputs import ExampleInputs
+from srepr.methods import Method
+from srepr.metrics import LongTailMetrics
+from srepr.posterior import Posterior
+from srepr.retrain import Diverged, bias_of, linear_classifier, sampling_for, train_head
+
+CHUNK = 1024
+
+
+def retrain_run(
+    run: Path,
+    methods: dict[str, Method],
+    settings: Retrain | None = None,
+    *,
+    stage1: Stage1 = "swa",
+    data_dir: Path | None = None,
+    workers: int = 0,
+    compiled: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Train a head for each (name, method) on the run's network, write heads/NAME, and return their metrics.
+
+    All share one feature cache. A name that exists with the same settings is left as it is; with other ones it is
+    refused. A method that diverges is reported as such in its metrics (`diverged`), and the others go on.
+
+    >>> from srepr.methods import METHODS
+    >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    """
+    trained = runs.read_settings(run)
+    file = run / STAGE_1[stage1]
+    if not file.exists():
+        hint = "Train it with --baseline" if stage1 == "sgd" else "Finish it with the `srepr train` that began it"
+        raise InputError(f"{run} has no {file.name}. {hint}.")
+    settings = settings or Retrain()
+    settings = replace(
+        settings,
+        epochs=settings.epochs or max(1, round(0.1 * trained["epochs"])),
+        batch_size=settings.batch_size or trained["batch_size"],
+    )
+    network, about = load_model(file)
+    posterior = posterior_of(run, stage1, network)
+    for name, how in methods.items():
+        if not re.fullmatch(r"[\w.+-]+", name) or name in STAGE_1:
+            raise InputError(f"a head cannot be called {name!r}. Use letters, digits, '-', '+', '.' and '_'.")
+        if how.representation == "swag" and stage1 == "sgd":
+            raise InputError(f"{name} draws from the posterior, and the SGD baseline has none. Use --stage1 swa.")
+    data = load_run_data(run, data_dir)
+    frozen = Frozen(
+        run=run,
+        network=network,
+        posterior=posterior,
+        about=about,
+        workers=workers,
+        compiled=compiled,
+        quiet=quiet,
+    )
+    with runs.sole_writer(run):
+        (run / "heads").mkdir(exist_ok=True)
+        results = {}
+        for name, how in methods.items():
+            wanted = {"stage1": stage1, "method": asdict(how), "settings": asdict(settings)}
+            metrics = None if overwrite else kept_metrics(run, name, wanted)
+            if metrics is None:
+                metrics = frozen.make_head(name, how, settings, wanted, data)
+            results[name] = metrics
+        runs.write_json(run / "results.json", {**runs.read_json(run / "results.json"), **results})
+    return results
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """What stage 2 works on: a network of a run folder that does not change any more."""
+
+    run: Path
+    network: nn.Module
+    posterior: Posterior
+    about: About
+    workers: int = 0
+    compiled: bool = False
+    quiet: bool = False
+
+    def features(self, examples: Examples, sampling: Sampling, *, augment: bool) -> NetworkFeatures:
+        """The features of a part of the data, kept in the run's cache."""
+        return NetworkFeatures(
+            self.network,
+            self.posterior,
+            ExampleInputs(examples, sampling.seed, self.workers, augment),
+            sampling,
+            folder=self.run / "cache",
+            compiled=self.compiled,
+            quiet=self.quiet,
+        )
+
+    def make_head(
+        self, name: str, how: Method, settings: Retrain, wanted: dict[str, Any], data: LongTailData
+    ) -> dict[str, Any]:
+        """Train, measure and write one head; its metrics, or `diverged` with the reason."""
+        began = time.monotonic()
+        source = self.features(data.train, sampling_for(how, settings), augment=True)
+        layer = linear_classifier(self.network, "fc")
+        path = self.run / "heads" / name
+        try:
+            head = train_head(source, layer.weight, bias_of(layer), self.about.counts, how, settings, quiet=self.quiet)
+        except Diverged as error:
+            metrics: dict[str, Any] = {"diverged": str(error)}
+        else:
+            seconds = round(time.monotonic() - began, 2)
+            metrics = {**self.measure_parts(head, data), "seconds": seconds}
+            kind = {"tau-norm": "linear", "ncm": "cosine"}.get(how.head, how.head)
+            about = {"kind": kind, "made of": json.dumps(wanted)}
+            runs.save_tensors(path.with_name(f"{name}.safetensors"), head.state_dict(), about)
+        runs.write_json(path.with_name(f"{name}.json"), {**wanted, "metrics": metrics})
+        return metrics
+
+    def measure_parts(self, head: nn.Module, data: LongTailData, prior: str = "test") -> dict[str, Any]:
+        """The metrics of a head on the test part and, as `validation`, on what was held out."""
+        result = self.measure(head, data.test, prior) if data.test is not None else {}
+        if data.validation is not None:
+            result["validation"] = self.measure(head, data.validation, prior)
+        return result
+
+    def measure(self, head: nn.Module, examples: Examples, prior: str = "test") -> dict[str, Any]:
+        """The metrics of a head on a part, from its kept features without augmentation."""
+        features = self.features(examples, Sampling(representation="deterministic"), augment=False).epoch(0)
+        metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
+        weights = prior_weights(prior, self.about.counts, examples.labels)
+        with torch.inference_mode():
+            for part in np.array_split(np.arange(len(features.labels)), -(-len(features.labels) // CHUNK)):
+                logits = head(features.batch(part)[1])
+                metrics.update(logits, torch.from_numpy(features.labels[part]), weights[part])
+        result: dict[str, Any] = metrics.compute()
+        return result
+
+
+def posterior_of(run: Path, stage1: Stage1, network: nn.Module) -> Posterior:
+    """The run's posterior around the SWA network; around the SGD baseline, one without spread.
+
+    >>> network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    >>> posterior_of(Path("run"), "sgd", network).count
+    1
+    """
+    if stage1 == "swa":
+        return load_posterior(run / "posterior.safetensors", network)
+    posterior = Posterior(network)
+    posterior.update(network)
+    return posterior
+
+
+def kept_metrics(run: Path, name: str, wanted: dict[str, Any]) -> dict[str, Any] | None:
+    """The metrics of a head that was made with the same settings; None where there is none of that name.
+
+    >>> kept_metrics(getfixture("tmp_path"), "srepr", {}) is None
+    True
+    """
+    file = run / "heads" / f"{name}.json"
+    if not file.exists():
+        return None
+    found = runs.read_json(file)
+    metrics: dict[str, Any] = found.pop("metrics")
+    changed = "; ".join(runs.differences(found, runs.plain(wanted)))
+    if changed:
+        raise InputError(
+            f"{run} has a head {name!r} with other settings: {changed}. Give another --name, or --overwrite it."
+        )
+    return metrics
+
+
+def load_head(file: Path) -> nn.Module:
+    """A head from its file.
+
+    >>> head = heads.DisAlign(torch.eye(2), torch.zeros(2))
+    >>> file = getfixture("tmp_path") / "disalign.safetensors"
+    >>> runs.save_tensors(file, head.state_dict(), {"kind": "disalign"})
+    >>> type(load_head(file)).__name__
+    'DisAlign'
+    """
+    tensors, metadata = runs.load_tensors(file)
+    scale = float(tensors["scale"]) if "scale" in tensors else None
+    head = heads.build(metadata["kind"], weight=tensors["weight"], bias=tensors.get("bias"), scale=scale)
+    head.load_state_dict(tensors)
+    return head.requires_grad_(False)
+
+
+def evaluate_run(
+    run: Path, *, data_dir: Path | None = None, workers: int = 0, prior: str = "test", quiet: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Evaluate everything in a run folder: its networks and every head; `results.json` keeps what the test set says.
+
+    >>> evaluate_run(getfixture("tmp_path") / "nothing")
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    """
+    data = load_run_data(run, data_dir)
+    if not (run / STAGE_1["swa"]).exists():
+        raise InputError(f"{run} has no trained network yet. Finish it with the `srepr train` command that began it.")
+    results, frozen = {}, {}
+    for name in STAGE_1:
+        if (run / STAGE_1[name]).exists():
+            network, about = load_model(run / STAGE_1[name])
+            results[name] = measure_parts(network, about, data, workers=workers, prior=prior, quiet=quiet)
+            posterior = posterior_of(run, name, network)
+            frozen[name] = Frozen(
+                run=run, network=network, posterior=posterior, about=about, workers=workers, quiet=quiet
+            )
+    for file in sorted((run / "heads").glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+        made = runs.read_json(file)
+        if "diverged" in made["metrics"]:
+            results[file.stem] = made["metrics"]
+            continue
+        head = load_head(file.with_suffix(".safetensors"))
+        seconds = {"seconds": made["metrics"]["seconds"]}
+        results[file.stem] = frozen[made["stage1"]].measure_parts(head, data, prior) | seconds
+    if prior == "test" and (run / "results.json").exists():  # the mark of a finished training, not ours to set
+        runs.write_json(run / "results.json", results)
+    return results

@@ -1,0 +1,68 @@
+"""Settings that cannot work are refused where they are made, by the name a person types."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srepr.config import Data, Machine, Optim, Train
+from srepr.errors import InputError
+from srepr.recipes import RECIPES, settings_for
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (lambda: Optim(lr=0), "--optim.lr"),
+        (lambda: Optim(lr=NAN), "--optim.lr"),
+        (lambda: Optim(swa_lr=-0.1), "--optim.swa-lr"),
+        (lambda: Optim(momentum=1.0), "--optim.momentum"),
+        (lambda: Optim(weight_decay=-1e-4), "--optim.weight-decay"),
+        (lambda: Optim(warmup_epochs=-1), "--optim.warmup-epochs"),
+        (lambda: Optim(swa_start=1.0), "--optim.swa-start"),
+        (lambda: Data(imbalance=0), "--imbalance"),
+        (lambda: Data(imbalance=1.5), "--imbalance"),
+        (lambda: Data(counts=(5, 0)), "--counts"),
+        (lambda: Data(holdout=1.0), "--holdout"),
+        (lambda: Data(image_size=7), "--image-size"),
+        (lambda: Machine(devices=0), "--devices"),
+        (lambda: Machine(num_nodes=0), "--num-nodes"),
+        (lambda: Machine(workers=-1), "--workers"),
+        (lambda: Train(source="digits-lt", epochs=0), "--epochs"),
+        (lambda: Train(source="digits-lt", batch_size=1), "--batch-size"),
+        (lambda: Train(source="digits-lt", mixup=-1), "--mixup"),
+        (lambda: Train(source="digits-lt", mixup=NAN), "--mixup"),
+        (lambda: Train(source="digits-lt", seed=-1), "--seed"),
+        (lambda: Train(source="digits-lt", seed=2**32), "--seed"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(make, flag):
+    with pytest.raises(InputError, match=f"^{flag} "):
+        make()
+
+
+@given(epochs=st.integers(1, 10_000), start=st.floats(0, 1, exclude_max=True))
+def test_at_least_one_epoch_is_captured_and_all_after_the_start(epochs, start):
+    settings = Train(source="digits-lt", epochs=epochs, optim=Optim(swa_start=start))
+    assert 1 <= settings.captures <= epochs
+    assert settings.swa_start <= start * epochs
+
+
+def test_the_recipes_are_those_of_the_paper():
+    """The table of the method: batch, base rate, weight decay, eta_SWA, T1."""
+    table = {
+        "cifar10-lt": (128, 0.5, 5e-4, 0.1, 200),
+        "cifar100-lt": (128, 0.5, 5e-4, 0.1, 200),
+        "imagenet-lt": (256, 0.1, 3e-4, 0.01, 100),
+        "inaturalist18": (256, 0.1, 1e-4, 0.005, 200),
+        "digits-lt": (32, 0.1, 5e-4, 0.02, 40),
+    }
+    found = {
+        name: (r.batch_size, r.optim.lr, r.optim.weight_decay, r.optim.swa_lr, r.epochs) for name, r in RECIPES.items()
+    }
+    assert found == table
+    assert all(recipe.captures == recipe.epochs // 4 for recipe in RECIPES.values())
+    assert settings_for("photos") == replace(settings_for("photos"), source="photos") == Train(source="photos")
