@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
 from benchmarks.kill import TRAIN, outcome
+
 from srepr import runs
 from srepr.config import Data, Machine, Train
 from srepr.data import load
@@ -29,7 +29,7 @@ def table(tmp_path):
 
 
 def snapshot(run):
-    return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in run.glob("*.*") if file.is_file()}
+    return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in run.glob("[!.]*.*")}
 
 
 def test_a_run_folder_holds_what_the_design_says(trained):
@@ -66,7 +66,7 @@ def test_a_finished_run_prints_its_results_again_and_changes_nothing(srepr, trai
         (["--epochs", "9"], "--epochs was 8, now 9"),
         (["--epochs", "8", "--optim.lr", "0.2"], "--optim.lr was 0.1, now 0.2"),
         (["--epochs", "8", "--seed", "1"], "--seed was 0, now 1"),
-        (["--epochs", "8", "--imbalance", "0.1"], "--data.imbalance was None, now 0.1"),
+        (["--epochs", "8", "--imbalance", "0.1"], "--imbalance was None, now 0.1"),
         (["--epochs", "8", "--no-baseline"], "--baseline was True, now False"),
         (["--epochs", "8", "--devices", "2"], "--devices was 1, now 2"),
     ],
@@ -124,10 +124,10 @@ def test_a_table_with_a_class_of_one_example_works(table, tmp_path, monkeypatch)
     results = train(settings, tmp_path / "run")["swa"]
     assert results["per_class"][2] is None
     assert results["n"] == 8
-    assert results["validation"]["n"] == 4
+    assert results["validation"]["n"] == 3
     assert runs.read_settings(tmp_path / "run")["network"] == "mlp"
     monkeypatch.chdir("/")
-    assert load_run_data(tmp_path / "run").counts.tolist() == [21, 6, 1]
+    assert load_run_data(tmp_path / "run").counts.tolist() == [22, 6, 1]
 
 
 def test_a_data_set_without_a_test_part_is_trained_and_measured_on_nothing(tmp_path):
@@ -187,7 +187,7 @@ def test_the_paper_train_sets_have_their_sizes(real_cifar):
 
 
 def test_cifar_runs_from_end_to_end(real_cifar, tmp_path, srepr):
-    """Two images a class; the full test set would take the time of a coffee, so the loss and the files are the point."""
+    """Two images a class for training, and the whole test set."""
     words = ["train", "cifar100-lt", "--data-dir", real_cifar, "--epochs", 1, "--counts", *[2] * 100]
     answer = srepr(*words, "--network", "resnet8", "--out", tmp_path / "run", "--json")
     assert answer.code == 0

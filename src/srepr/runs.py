@@ -174,13 +174,13 @@ def create_folder(path: Path) -> None:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Each setting that differs, as a person would type it.
 
-    >>> list(differences({"seed": 0, "optim": {"lr": 0.5}}, {"seed": 0, "optim": {"lr": 0.1}}))
-    ['--optim.lr was 0.5, now 0.1']
+    >>> list(differences({"data": {"holdout": 0.1}, "optim": {"lr": 0.5}}, {"data": {"holdout": 0.2}, "optim": {}}))
+    ['--holdout was 0.1, now 0.2', '--optim.lr was 0.5, now None']
     """
     for name in sorted({*old, *new}):
         before, after = old.get(name), new.get(name)
         if isinstance(before, Mapping) and isinstance(after, Mapping):
-            yield from differences(before, after, f"{prefix}{name}.")
+            yield from differences(before, after, "" if name == "data" else f"{prefix}{name}.")
         elif before != after:
             yield f"--{prefix}{name.replace('_', '-')} was {before}, now {after}"
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ from srepr.data.loading import batches
 from srepr.data.sampling import epoch_batches
 from srepr.devices import as_launched, failing_together, open_fabric, process_rank
 from srepr.errors import InputError
-from srepr.evaluation import STAGE_1, measure_parts
+from srepr.evaluation import STAGE_1, Stage1, measure_parts
 from srepr.models.batchnorm import update_batchnorm
 from srepr.recipes import RECIPES
 from srepr.representation import Learner, summed, train_representation
@@ -137,7 +137,7 @@ def run_branches(
             metrics = measure_parts(finished, about, data, **options)
             if leads:
                 runs.write_json(out / "state" / f"{epoch.branch}.json", metrics)
-                save_model(out / STAGE_1[epoch.branch], finished, about)
+                save_model(out / STAGE_1[cast(Stage1, epoch.branch)], finished, about)
                 if epoch.branch == "swa":
                     save_posterior(out / "posterior.safetensors", learner.posterior)
     fabric.barrier()

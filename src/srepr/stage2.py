@@ -25,7 +25,7 @@ from srepr.inputs import ExampleInputs
 from srepr.methods import Method
 from srepr.metrics import LongTailMetrics
 from srepr.posterior import Posterior
-from srepr.retrain import Diverged, bias_of, linear_classifier, sampling_for, train_head
+from srepr.retrain import EPOCHS, Diverged, bias_of, linear_classifier, sampling_for, train_head
 
 CHUNK = 1024
 
@@ -60,7 +60,7 @@ def retrain_run(
     settings = settings or Retrain()
     settings = replace(
         settings,
-        epochs=settings.epochs or max(1, round(0.1 * trained["epochs"])),
+        epochs=settings.epochs or max(EPOCHS, round(0.1 * trained["epochs"])),
         batch_size=settings.batch_size or trained["batch_size"],
     )
     network, about = load_model(file)
@@ -219,7 +219,8 @@ def evaluate_run(
     data = load_run_data(run, data_dir)
     if not (run / STAGE_1["swa"]).exists():
         raise InputError(f"{run} has no trained network yet. Finish it with the `srepr train` command that began it.")
-    results, frozen = {}, {}
+    results: dict[str, dict[str, Any]] = {}
+    frozen: dict[str, Frozen] = {}
     for name in STAGE_1:
         if (run / STAGE_1[name]).exists():
             network, about = load_model(run / STAGE_1[name])
