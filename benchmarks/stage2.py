@@ -90,18 +90,17 @@ def plain_crt_seconds(work: Any, data: Any) -> float:
     from benchmarks import plain
 
     network = plain.resnet32(len(data.class_names)).eval()
+    body, classifier = network[:-1], network[-1]
     labels = data.train.labels
     dataset = plain.Cifar(np.ascontiguousarray(data.train.inputs.transpose(0, 2, 3, 1)), labels)
     sampler = WeightedRandomSampler((1 / np.bincount(labels))[labels], len(labels))
     loader = DataLoader(dataset, batch_size=128, sampler=sampler, drop_last=True)
-    classifier = network.fc
-    network.fc = nn.Identity()
     sgd = torch.optim.SGD(classifier.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     began = time.perf_counter()
     for _ in range(EPOCHS):
         for images, targets in loader:
             with torch.no_grad():
-                features = network(images)
+                features = body(images)
             loss = nn.functional.cross_entropy(classifier(features), targets)
             sgd.zero_grad()
             loss.backward()

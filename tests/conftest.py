@@ -57,7 +57,7 @@ def srepr_process():
 
     def run(*words: object, **options) -> Answer:
         command = [SREPR, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **options)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
         return Answer(done.returncode, done.stdout, done.stderr)
 
     return run

@@ -68,9 +68,9 @@ def test_a_process_that_does_not_lead_is_silent_and_the_leader_tells_its_reason(
     tmp_path, monkeypatch, capsys, error, code, told
 ):
     (tmp_path / "state").mkdir()
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as end:
+    with monkeypatch.context() as patch:
         patch.setattr(devices, "process_rank", lambda: 1)
-        with failing_together(tmp_path):
+        with pytest.raises(SystemExit) as end, failing_together(tmp_path):
             raise error
     assert end.value.code == code
     with pytest.raises(InputError, match=told):

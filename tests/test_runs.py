@@ -50,6 +50,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_a_full_disk_leaves_no_half_written_weights(tmp_path, disk_full):
     with pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
         runs.save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
+    with pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
+        runs.write_json(tmp_path / "config.json", ["word"] * 1000)
     assert names(tmp_path) == []
 
 

@@ -58,7 +58,12 @@ class Classifier(nn.Module):
             return output
         if isinstance(output, Tensor):
             return output + self.shift
-        output.logits = output.logits + self.shift
+        if isinstance(output, tuple | list):
+            return output[0] + self.shift, *output[1:]
+        if hasattr(output, "logits"):
+            output.logits = output.logits + self.shift
+        else:
+            output["logits"] = output["logits"] + self.shift
         return output
 
     @torch.no_grad()

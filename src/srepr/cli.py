@@ -9,7 +9,9 @@ import contextlib
 import dataclasses
 import difflib
 import io
+import itertools
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -68,10 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words[0] not in VERBS:
             raise InputError(f"no verb is called {words[0]!r}{nearest(words[0], VERBS)} See: srepr --help")
         parse(words[0], words[1:]).run()
+        sys.stdout.flush()
     except InputError as error:
         return complain(str(error))
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # the reader has seen enough; Python would complain about the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return complain(f"{error.filename or 'the file system'}: {error.strerror or error}. Free space or fix access.")
@@ -289,7 +292,8 @@ def train_default(words: Sequence[str]) -> TrainCommand:
     >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
     200
     """
-    recipe = next((RECIPES[word] for word in words if word in RECIPES), Train(source=tyro.MISSING))
+    named = [word for before, word in itertools.pairwise(["", *words]) if before not in ("--out", "--data-dir")]
+    recipe = next((RECIPES[word] for word in named if word in RECIPES), Train(source=tyro.MISSING))
     return TrainCommand(settings=recipe, out=tyro.MISSING)
 
 

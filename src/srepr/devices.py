@@ -60,7 +60,7 @@ def open_fabric(machine: Machine) -> Fabric:
     >>> open_fabric(Machine(accelerator="cpu")).device
     device(type='cpu')
     """
-    warnings.filterwarnings("ignore", message=".*does not have many workers.*|.*isinstance.treespec.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers|.*isinstance.treespec|.*AMP with fp16")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
     try:
         fabric = Fabric(

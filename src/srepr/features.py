@@ -9,6 +9,7 @@ and is trusted only when its description, written last, is there: what has chang
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import mmap
@@ -228,13 +229,14 @@ class NetworkFeatures:
                 file.flush()
                 os.fsync(file.fileno())
                 Path(file.name).replace(self.path(source))
-                runs.write_json(self.path(source).with_suffix(".json"), self.made_of(source))
+                about = {**self.made_of(source), "bytes": file.tell()}
+                runs.write_json(self.path(source).with_suffix(".json"), about)
 
     def extractor(self, name: str) -> nn.Module:
         """The feature extractor of that name, folded and laid out for speed."""
         assert self.posterior.classifier is not None
         body = feature_extractor(self.network, self.posterior.classifier)
-        body = body.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        body = channels_last(body.to(self.device))
         if name != "mean":
             _, number, _, _, epoch = name.split()
             seeds = np.random.SeedSequence((self.sampling.seed, int(epoch), int(number)))
@@ -245,8 +247,7 @@ class NetworkFeatures:
                     parameter.copy_(weights[parameter_name])
             if self.sampling.batchnorm == "recalibrate":
                 update_batchnorm(body, self.inputs.calibration(self.sampling.calibration))
-        folded: nn.Module = fold_batchnorm(body).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return folded
+        return channels_last(fold_batchnorm(body))
 
     @cached_property
     def dtype(self) -> type[np.floating[Any]]:
@@ -265,9 +266,9 @@ class NetworkFeatures:
     def weights_digest(self) -> str:
         """A SHA-256 of the averaged network and of the posterior."""
         digest = hashlib.sha256()
-        tensors = {**self.network.state_dict(), **{f"variance.{k}": v for k, v in self.posterior.variance().items()}}
-        for name, tensor in sorted(tensors.items()):
-            digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+        for tensors in (self.network.state_dict(), self.posterior.mean(), self.posterior.variance()):
+            for name, tensor in sorted(tensors.items()):
+                digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
     def made_of(self, source: Source) -> dict[str, Any]:
@@ -290,9 +291,10 @@ class NetworkFeatures:
         return self.folder / f"{fingerprint[:32]}.bin"
 
     def is_kept(self, source: Source) -> bool:
-        """Whether the array is there and whole: its description is written last."""
+        """Whether the array is there and whole: its description is written last, and knows its length."""
         path = self.path(source)
-        return path.exists() and path.with_suffix(".json").exists()
+        about = path.with_suffix(".json")
+        return path.exists() and about.exists() and path.stat().st_size == runs.read_json(about)["bytes"]
 
     def read(self, source: Source) -> Array:
         """A kept array, mapped into memory and not read."""
@@ -317,6 +319,18 @@ def feature_length(network: nn.Module, classifier: str) -> int:
     return weight.shape[1]
 
 
+def channels_last(body: nn.Module) -> nn.Module:
+    """The network with the weights of its 2-d convolutions laid out for speed, in place.
+
+    >>> channels_last(nn.Conv2d(2, 2, 3)).weight.is_contiguous(memory_format=torch.channels_last)
+    True
+    """
+    for parameter in body.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return body
+
+
 def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callable[[Any], list[Tensor]]:
     """A function from inputs to the features of each extractor; compiled, one graph serves all their weights.
 
@@ -324,11 +338,12 @@ def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callab
     >>> [features.shape for features in run(torch.zeros(5, 2))]
     [torch.Size([5, 2]), torch.Size([5, 2])]
     """
-    if compiled:
+    if compiled and extractors:
         failure = compile_failure()
         if not failure:
-            template, weights = extractors[0], [dict(extractor.named_parameters()) for extractor in extractors]
+            tensors = [{**dict(body.named_parameters()), **dict(body.named_buffers())} for body in extractors]
+            template = copy.deepcopy(extractors[0]).to("meta")  # no weights of its own: no graph for a special case
             one = torch.compile(lambda values, inputs: functional_call(template, values, (inputs,)))
-            return lambda inputs: [one(values, inputs) for values in weights]
+            return lambda inputs: [one(values, inputs) for values in tensors]
         print(f"srepr: going on without compiling ({failure})", file=sys.stderr)
     return lambda inputs: [call(extractor, inputs) for extractor in extractors]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -15,6 +16,7 @@ from srepr.batches import split
 from srepr.data.examples import Examples
 from srepr.data.loading import batches
 from srepr.data.sampling import epoch_batches
+from srepr.errors import InputError
 
 BATCH = 64  # small batches stay in the processor's cache
 CALIBRATION_BATCH = 128  # statistics as in training
@@ -68,8 +70,8 @@ class ExampleInputs:
             yield inputs
 
     def fingerprint(self) -> str:
-        """The data and the seed of the augmentation."""
-        return f"{self._examples_fingerprint} {self.seed if self.augment else 'plain'}"
+        """The data, whether it is augmented, and the seed of that and of the calibration."""
+        return f"{self._examples_fingerprint} {'augmented' if self.augment else 'plain'} {self.seed}"
 
     @cached_property
     def _examples_fingerprint(self) -> str:
@@ -93,12 +95,12 @@ class LoaderInputs:
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
         """The batches in the loader's order."""
-        before = torch.random.get_rng_state()
-        torch.manual_seed(int(np.random.SeedSequence((self.seed, FIRST_VIEW + view)).generate_state(1)[0]))
-        try:
-            yield from map(split, self.loader)
-        finally:
-            torch.random.set_rng_state(before)
+        with seeded(self.loader, int(np.random.SeedSequence((self.seed, FIRST_VIEW + view)).generate_state(1)[0])):
+            batch = None
+            for batch in self.loader:
+                yield split(batch)
+            if batch is None:
+                raise InputError("the data has no examples: check where it is read from")
 
     def calibration(self, count: int) -> Iterator[Any]:
         """The first batches."""
@@ -112,6 +114,31 @@ class LoaderInputs:
         """A loader does not say what is in it."""
 
     def __len__(self) -> int:
-        if hasattr(self.loader, "dataset"):
-            return len(self.loader.dataset)
+        dataset: Any = getattr(self.loader, "dataset", None)
+        if hasattr(dataset, "__len__"):
+            return len(dataset)
         return sum(len(labels) for _, labels in self.sweep(0))
+
+
+@contextmanager
+def seeded(loader: Any, seed: int) -> Iterator[None]:
+    """Inside, what torch decides in reading the loader follows from the seed; afterwards no generator has moved.
+
+    >>> loader = torch.utils.data.DataLoader(range(9), shuffle=True, generator=torch.Generator())
+    >>> orders = []
+    >>> for _ in range(2):
+    ...     with seeded(loader, 3):
+    ...         orders.append([int(number) for number in loader])
+    >>> orders[0] == orders[1]
+    True
+    """
+    own = (getattr(part, "generator", None) for part in (loader, getattr(loader, "sampler", None)))
+    generators = [torch.default_generator, *(generator for generator in own if generator is not None)]
+    before = [generator.get_state() for generator in generators]
+    for generator in generators:
+        generator.manual_seed(seed)
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, before, strict=True):
+            generator.set_state(state)

@@ -7,7 +7,7 @@ starts, how the tail gets its chance (balance), which representations it sees, a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from srepr.errors import InputError
 
@@ -32,10 +32,14 @@ class Method:
     distill: bool = False
 
     def __post_init__(self) -> None:
+        choices = {"head": Head, "start": Start, "balance": Balance, "representation": Representation}
+        for name, known in choices.items():
+            if getattr(self, name) not in get_args(known):
+                raise InputError(f"no {name} is called {getattr(self, name)!r}. Known: {', '.join(get_args(known))}")
         if self.distill and self.representation == "deterministic":
             raise InputError("distillation needs several representations. Add --representation swag, or --no-distill.")
         if self.start == "random" and self.head != "linear":
-            raise InputError(f"the head {self.head} is made from the stage-1 classifier. Leave --start at 'stage 1'.")
+            raise InputError(f"the head {self.head} is made from the stage-1 classifier. Give it --start 'stage 1'.")
 
 
 METHODS: dict[str, Method] = {

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from srepr import heads
 from srepr.balance import grw_weights, logit_offset, mean_one
-from srepr.batches import as_labels, count_labels, loader, split
+from srepr.batches import as_labels, count_labels, loader
 from srepr.classifier import Classifier
 from srepr.config import Retrain
 from srepr.data.sampling import epoch_batches
 from srepr.errors import InputError
 from srepr.features import FeatureSource, Given, NetworkFeatures, Sampling
-from srepr.inputs import LoaderInputs
+from srepr.inputs import LoaderInputs, seeded
 from srepr.methods import Balance, Head, Method, Representation, Start
 from srepr.methods import method as choose
 from srepr.models.batchnorm import update_batchnorm
@@ -35,7 +37,7 @@ from srepr.objective import srepr_loss
 from srepr.posterior import Posterior
 from srepr.progress import Progress
 
-EXPLODED = 100.0  # times the loss of guessing
+EXPLODED = 100.0  # times the loss of guessing, on the class with the largest weight
 EPOCHS, BATCH = 10, 128  # where nothing else is said
 
 
@@ -63,6 +65,9 @@ def train_head(
     >>> head(torch.eye(2)).argmax(1)
     tensor([0, 1])
     """
+    if len(counts) != len(weight):
+        raise InputError(f"there are counts of {len(counts)} classes for a classifier of {len(weight)}. Give as many.")
+    weight = weight.detach().float().cpu()
     if how.head == "tau-norm":
         return heads.tau_norm(weight, bias, settings.tau)
     if how.head == "ncm":
@@ -79,10 +84,11 @@ def train_head(
         head.parameters(), lr=settings.lr, momentum=settings.momentum, weight_decay=decay, nesterov=True
     )
     epochs = settings.epochs or EPOCHS
-    guessing = math.log(max(len(counts), 2))
+    limit = EXPLODED * math.log(max(len(counts), 2)) * (1 if class_weight is None else class_weight.max().item())
     with Progress("re-train", total=epochs, quiet=quiet) as progress:
         for epoch in range(epochs):
             features = source.epoch(epoch)
+            labels = as_labels(features.labels, classes=len(counts))
             order = epoch_batches(
                 features.labels,
                 batch_size=settings.batch_size or BATCH,
@@ -98,17 +104,17 @@ def train_head(
                 loss = srepr_loss(
                     head(stochastic),
                     head(mean) if how.distill else None,
-                    torch.from_numpy(features.labels[indices]),
+                    labels[indices],
                     weight=class_weight,
                     offset=offset,
                     distill_weight=settings.distill_weight,
                     temperature=settings.temperature,
                 )
-                if not loss.item() < EXPLODED * guessing:
+                if not loss.item() < limit:
+                    remedy = f" at temperature {settings.temperature:g}. Raise --temperature, or lower" * how.distill
                     raise Diverged(
                         f"the re-training diverged in epoch {epoch}, step {step}: the loss became {loss.item():.3g}"
-                        + (f" at temperature {settings.temperature:g}. Raise --temperature" if how.distill else ".")
-                        + ", or lower --lr."
+                        f"{remedy or '. Lower'} --lr."
                     )
                 sgd.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -154,13 +160,16 @@ def retrain(
         raise InputError(f"retrain has no setting {min(settings.keys() - known)!r}. Known: {', '.join(sorted(known))}")
     wanted = Retrain(epochs=epochs, samples=samples, seed=seed, **settings)
     if isinstance(posterior_or_model, nn.Linear):
-        source: FeatureSource = given_features(train)
         layer = posterior_or_model
-        counts = class_counts or np.bincount(source.epoch(0).labels, minlength=layer.out_features).tolist()
-        new = train_head(source, layer.weight, bias_of(layer), counts, how, wanted, quiet=quiet)
-        return Classifier(new, temperature=wanted.temperature)
+        given = given_features(train, layer, seed)
+        if how.representation == "deterministic":
+            given = Given(given.epoch(0).mean, given.labels)
+        if class_counts is None:
+            class_counts = np.bincount(given.labels, minlength=layer.out_features).tolist()
+        new = train_head(given, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
+        return Classifier(new.to(layer.weight), temperature=wanted.temperature)
 
-    inputs = LoaderInputs(loader(shuffled(train, seed)), seed)
+    inputs = LoaderInputs(shuffled(train, seed), seed)
     posterior, network = averaged(posterior_or_model, inputs, classifier)
     if how.representation == "swag" and not isinstance(posterior_or_model, Posterior):
         raise InputError(
@@ -169,11 +178,13 @@ def retrain(
         )
     assert posterior.classifier is not None
     layer = linear_classifier(network, posterior.classifier)
-    counts = class_counts or count_labels(train, layer.out_features)
-    sampling = sampling_for(how, wanted)
-    device = layer.weight.device
-    source = NetworkFeatures(network, posterior, inputs, sampling, device=device, quiet=quiet)
-    new = train_head(source, layer.weight.cpu(), bias_of(layer), counts, how, wanted, quiet=quiet)
+    if class_counts is None:
+        with seeded(train, seed):
+            class_counts = count_labels(train, layer.out_features)
+    source = NetworkFeatures(
+        network, posterior, inputs, sampling_for(how, wanted), device=layer.weight.device, quiet=quiet
+    )
+    new = train_head(source, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
     finished = replace_classifier(network, posterior.classifier, new.to(layer.weight))
     return Classifier(finished.eval(), temperature=wanted.temperature)
 
@@ -236,24 +247,40 @@ def linear_classifier(network: nn.Module, name: str) -> nn.Linear:
 
 
 def bias_of(layer: nn.Linear) -> Tensor | None:
-    """The bias on the CPU, where there is one."""
-    return layer.bias.detach().cpu() if layer.bias is not None else None
+    """The bias in float32 on the CPU, where there is one."""
+    return layer.bias.detach().float().cpu() if layer.bias is not None else None
 
 
-def given_features(train: Any) -> Given:
-    """A user's own embeddings, (features, labels) or batches of them."""
+def given_features(train: Any, layer: nn.Linear, seed: int) -> Given:
+    """A user's own embeddings for this classifier, (features, labels) or batches of them."""
     if isinstance(train, tuple | list) and len(train) == 2 and getattr(train[0], "ndim", 0) == 3:
-        return Given(np.asarray(train[0], dtype=np.float32), as_labels(train[1]).numpy())
-    parts = [split(batch) for batch in loader(train)]
-    features = np.concatenate([np.asarray(features, dtype=np.float32) for features, _ in parts])
-    return Given(features, np.concatenate([labels.numpy() for _, labels in parts]))
+        features, labels = train
+    else:
+        parts = list(LoaderInputs(loader(train), seed).sweep(0))
+        features, labels = (torch.cat(part) for part in zip(*parts, strict=True))
+    if features.shape[-1] != layer.in_features:
+        raise InputError(f"{layer} needs features of that length, and these are {list(features.shape)}.")
+    array = features.detach().float().cpu().numpy() if isinstance(features, Tensor) else features
+    return Given(array, as_labels(labels, layer.out_features).cpu().numpy())
 
 
-def shuffled(train: Any, seed: int) -> Any:
-    """Data without an order of their own in a random but repeatable one, as BatchNorm statistics need it."""
-    if isinstance(train, tuple | list) and len(train) == 2 and not isinstance(train[0], tuple | list):
-        order = torch.from_numpy(np.random.default_rng(seed).permutation(len(train[1])))
-        return torch.as_tensor(train[0])[order], as_labels(train[1])[order]
-    if isinstance(train, Dataset) and hasattr(train, "__len__"):
-        return Subset(train, np.random.default_rng(seed).permutation(len(train)).tolist())
-    return train
+def shuffled(train: Any, seed: int) -> Iterable[Any]:
+    """Batches of the data; what comes without an order of its own gets a random one, as BatchNorm statistics need it.
+
+    >>> [labels.tolist() for _, labels in shuffled((torch.zeros(5, 2), [0, 0, 0, 1, 1]), seed=0)]
+    [[0, 1, 1, 0, 0]]
+    """
+    batches = loader(train)
+    if batches is train or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return batches
+    order = np.random.default_rng(seed).permutation(len(batches.dataset))  # type: ignore[arg-type]
+    return loader(Subset(batches.dataset, order.tolist()))
+
+
+class _Callable(ModuleType):
+    """`srepr.retrain` is the function until something imports this module, and then the module: it works as both."""
+
+    __call__ = staticmethod(retrain)
+
+
+sys.modules[__name__].__class__ = _Callable

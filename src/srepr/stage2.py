@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -54,9 +55,10 @@ def retrain_run(
     """
     trained = runs.read_settings(run)
     file = run / STAGE_1[stage1]
+    if not (run / "results.json").exists():
+        raise InputError(f"the training in {run} is not finished. Finish it with the `srepr train` that began it.")
     if not file.exists():
-        hint = "Train it with --baseline" if stage1 == "sgd" else "Finish it with the `srepr train` that began it"
-        raise InputError(f"{run} has no {file.name}. {hint}.")
+        raise InputError(f"{run} has no {file.name}. Train one with `srepr train --baseline`.")
     settings = settings or Retrain()
     settings = replace(
         settings,
@@ -66,7 +68,7 @@ def retrain_run(
     network, about = load_model(file)
     posterior = posterior_of(run, stage1, network)
     for name, how in methods.items():
-        if not re.fullmatch(r"[\w.+-]+", name) or name in STAGE_1:
+        if not re.fullmatch(r"\w[\w.+-]*", name) or name in STAGE_1:
             raise InputError(f"a head cannot be called {name!r}. Use letters, digits, '-', '+', '.' and '_'.")
         if how.representation == "swag" and stage1 == "sgd":
             raise InputError(f"{name} draws from the posterior, and the SGD baseline has none. Use --stage1 swa.")
@@ -82,15 +84,16 @@ def retrain_run(
     )
     with runs.sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
-        results = {}
+        results = runs.read_json(run / "results.json")
+        made_of = {
+            name: {"stage1": stage1, "method": asdict(how), "settings": asdict(settings)}
+            for name, how in methods.items()
+        }
+        kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in made_of.items()}
         for name, how in methods.items():
-            wanted = {"stage1": stage1, "method": asdict(how), "settings": asdict(settings)}
-            metrics = None if overwrite else kept_metrics(run, name, wanted)
-            if metrics is None:
-                metrics = frozen.make_head(name, how, settings, wanted, data)
-            results[name] = metrics
-        runs.write_json(run / "results.json", {**runs.read_json(run / "results.json"), **results})
-    return results
+            results[name] = kept[name] or frozen.make_head(name, how, settings, made_of[name], data)
+            runs.write_json(run / "results.json", results)
+    return {name: results[name] for name in methods}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,18 +127,20 @@ class Frozen:
         began = time.monotonic()
         source = self.features(data.train, sampling_for(how, settings), augment=True)
         layer = linear_classifier(self.network, "fc")
-        path = self.run / "heads" / name
+        note, weights = (self.run / "heads" / f"{name}.{suffix}" for suffix in ("json", "safetensors"))
         try:
             head = train_head(source, layer.weight, bias_of(layer), self.about.counts, how, settings, quiet=self.quiet)
         except Diverged as error:
             metrics: dict[str, Any] = {"diverged": str(error)}
+            note.unlink(missing_ok=True)
+            weights.unlink(missing_ok=True)
         else:
             seconds = round(time.monotonic() - began, 2)
             metrics = {**self.measure_parts(head, data), "seconds": seconds}
             kind = {"tau-norm": "linear", "ncm": "cosine"}.get(how.head, how.head)
-            about = {"kind": kind, "made of": json.dumps(wanted)}
-            runs.save_tensors(path.with_name(f"{name}.safetensors"), head.state_dict(), about)
-        runs.write_json(path.with_name(f"{name}.json"), {**wanted, "metrics": metrics})
+            note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old one
+            runs.save_tensors(weights, head.state_dict(), {"kind": kind, "made of": json.dumps(wanted)})
+        runs.write_json(note, {**wanted, "metrics": metrics})
         return metrics
 
     def measure_parts(self, head: nn.Module, data: LongTailData, prior: str = "test") -> dict[str, Any]:
@@ -147,7 +152,8 @@ class Frozen:
 
     def measure(self, head: nn.Module, examples: Examples, prior: str = "test") -> dict[str, Any]:
         """The metrics of a head on a part, from its kept features without augmentation."""
-        features = self.features(examples, Sampling(representation="deterministic"), augment=False).epoch(0)
+        sampling = Sampling(representation="deterministic", samples=1)
+        features = self.features(examples, sampling, augment=False).epoch(0)
         metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
         weights = prior_weights(prior, self.about.counts, examples.labels)
         with torch.inference_mode():
@@ -183,12 +189,21 @@ def kept_metrics(run: Path, name: str, wanted: dict[str, Any]) -> dict[str, Any]
         return None
     found = runs.read_json(file)
     metrics: dict[str, Any] = found.pop("metrics")
-    changed = "; ".join(runs.differences(found, runs.plain(wanted)))
+    changed = "; ".join(runs.differences(as_typed(found), runs.plain(as_typed(wanted))))
     if changed:
         raise InputError(
             f"{run} has a head {name!r} with other settings: {changed}. Give another --name, or --overwrite it."
         )
     return metrics
+
+
+def as_typed(made_of: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a head without their grouping, as on the command line.
+
+    >>> as_typed({"stage1": "swa", "method": {"balance": "la"}, "settings": {"lr": 0.1}})
+    {'stage1': 'swa', 'balance': 'la', 'lr': 0.1}
+    """
+    return {"stage1": made_of["stage1"], **made_of["method"], **made_of["settings"]}
 
 
 def load_head(file: Path) -> nn.Module:
@@ -229,14 +244,16 @@ def evaluate_run(
             frozen[name] = Frozen(
                 run=run, network=network, posterior=posterior, about=about, workers=workers, quiet=quiet
             )
-    for file in sorted((run / "heads").glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-        made = runs.read_json(file)
-        if "diverged" in made["metrics"]:
-            results[file.stem] = made["metrics"]
-            continue
-        head = load_head(file.with_suffix(".safetensors"))
-        seconds = {"seconds": made["metrics"]["seconds"]}
-        results[file.stem] = frozen[made["stage1"]].measure_parts(head, data, prior) | seconds
-    if prior == "test" and (run / "results.json").exists():  # the mark of a finished training, not ours to set
-        runs.write_json(run / "results.json", results)
+    finished = (run / "results.json").exists()  # a training under way holds its folder, and has no heads yet
+    with runs.sole_writer(run) if finished else contextlib.nullcontext():
+        for file in sorted((run / "heads").glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
+            made = runs.read_json(file)
+            if "diverged" in made["metrics"]:
+                results[file.stem] = made["metrics"]
+                continue
+            head = load_head(file.with_suffix(".safetensors"))
+            seconds = {"seconds": made["metrics"]["seconds"]}
+            results[file.stem] = frozen[made["stage1"]].measure_parts(head, data, prior) | seconds
+        if prior == "test" and finished:
+            runs.write_json(run / "results.json", results)
     return results
