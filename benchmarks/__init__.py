@@ -19,7 +19,8 @@ class Table:
     def markdown(self) -> str:
         header, *body = [list(self.rows[0]), ["---"] * len(self.rows[0]), *(row.values() for row in self.rows)]
         lines = ["| " + " | ".join(map(cell, values)) + " |" for values in (header, *body)]
-        return "\n".join([f"## {self.title}", "", self.how, "", *lines, "", *(f"- {line}" for line in self.verdicts), ""])
+        verdicts = [f"- {line}" for line in self.verdicts]
+        return "\n".join([f"## {self.title}", "", self.how, "", *lines, "", *verdicts, ""])
 
 
 def cell(value: str | float) -> str:

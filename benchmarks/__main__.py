@@ -1,16 +1,23 @@
-"""Run every benchmark, print the tables, and write them to results/ with the command, the machine and the versions."""
+"""Run the benchmarks, all or those named (`python -m benchmarks throughput`), print them and write them to results/.
+
+Each keeps its date, machine and versions; one that is not run again keeps its old numbers.
+"""
 
 import json
 import os
 import platform
+import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
-from benchmarks import startup, throughput
-from srepr.runs import provenance
+from benchmarks import Table, stage2, startup, throughput
+from srepr.runs import provenance, write_json
 
 RESULTS = Path(__file__).parents[1] / "results"
+BENCHMARKS = {"startup": startup.measure, "throughput": throughput.measure, "stage2": stage2.measure}
 
 
 def processor() -> str:
@@ -24,24 +31,37 @@ def processor() -> str:
     return f"{name}, {os.cpu_count()} cores, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def main() -> None:
-    about = {
-        "command": "make bench",
+def about(name: str) -> dict[str, str]:
+    """What someone who wants to measure it again needs to know."""
+    return {
+        "command": f"python -m benchmarks {name}",
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
-        "processor": processor(),
+        "machine": processor(),
         "load average before": f"{os.getloadavg()[0]:.2f}",
-        "versions": ", ".join(f"{name} {version}" for name, version in provenance()["versions"].items()),
+        "versions": ", ".join(f"{package} {version}" for package, version in provenance()["versions"].items()),
     }
-    tables = []
-    for benchmark in (startup, throughput):
-        tables.append(benchmark.measure())
-        print(tables[-1].markdown())
-    facts = "\n".join(f"- {name}: {value}" for name, value in about.items())
-    text = "\n".join(["# Benchmarks", "", facts, "", *(table.markdown() for table in tables)])
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(BENCHMARKS)
+    unknown = set(names) - set(BENCHMARKS)
+    if unknown:
+        raise SystemExit(f"no benchmark is called {', '.join(sorted(unknown))}. Known: {', '.join(BENCHMARKS)}")
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "benchmarks.md").write_text(text.rstrip() + "\n")
-    content = {**about, "tables": [asdict(table) for table in tables]}
-    (RESULTS / "benchmarks.json").write_text(json.dumps(content, indent=2) + "\n")
+    store = RESULTS / "benchmarks.json"
+    for name in names:
+        entry = {"about": about(name), "tables": [asdict(table) for table in BENCHMARKS[name]()]}
+        results = {**(json.loads(store.read_text()) if store.exists() else {}), name: entry}
+        write_json(store, {known: results[known] for known in BENCHMARKS if known in results})
+        print(markdown(entry))
+    text = "\n".join(markdown(entry) for entry in json.loads(store.read_text()).values())
+    (RESULTS / "benchmarks.md").write_text(f"# Benchmarks\n\nMade by `make bench`.\n\n{text}")
+
+
+def markdown(entry: Mapping[str, Any]) -> str:
+    tables = [Table(**table).markdown() for table in entry["tables"]]
+    facts = [f"{name}: {value}" for name, value in entry["about"].items()]
+    return "\n".join([*tables, "; ".join(facts) + ".", ""])
 
 
 if __name__ == "__main__":

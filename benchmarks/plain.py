@@ -1,4 +1,4 @@
-"""The loop to compare with: ResNet-32 on CIFAR in plain eager PyTorch, one transform per image, as it is often written.
+"""The loop to compare with: ResNet-32 on CIFAR in plain eager PyTorch, with per-image transforms, as often written.
 
 Nothing of srepr is in here, so that what makes srepr faster cannot make this faster too.
 """
@@ -54,7 +54,7 @@ class Block(nn.Module):
         return F.relu(y + x)
 
 
-def resnet32(classes: int) -> nn.Module:
+def resnet32(classes: int) -> nn.Sequential:
     blocks = [Block(16, 16, 1) for _ in range(5)]
     blocks += [Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(4))]
     blocks += [Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(4))]

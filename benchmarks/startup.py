@@ -13,7 +13,7 @@ TIMES = 15
 HELP_SECONDS = 0.3
 
 
-def measure() -> Table:
+def measure() -> list[Table]:
     program = shutil.which("srepr", path=str(Path(sys.executable).parent)) or "srepr"
     commands = {
         "an empty Python program": [sys.executable, "-c", ""],
@@ -27,7 +27,7 @@ def measure() -> Table:
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             seconds[name].append(time.perf_counter() - began)
     median = {name: statistics.median(values) for name, values in seconds.items()}
-    return Table(
+    table = Table(
         title="Start-up",
         how=f"Wall-clock seconds of a fresh process, {TIMES} of each in turn.",
         rows=[
@@ -42,3 +42,4 @@ def measure() -> Table:
             )
         ],
     )
+    return [table]

@@ -16,8 +16,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import Table, verdict
+from benchmarks import Table, plain, verdict
+from srepr import runs
+from srepr.config import Machine
+from srepr.data import ArrayExamples, load
+from srepr.devices import open_fabric
+from srepr.models import build
+from srepr.recipes import settings_for
+from srepr.representation import train_representation
 
 ROOT = Path(__file__).parents[1]
 RATIO = 1.8
@@ -30,27 +39,26 @@ VARIANTS = {
 }
 
 
-def measure() -> Table:
+def measure() -> list[Table]:
     """All variants in turn, several times; the promise is about the better of each side."""
     pace: dict[str, list[float]] = {name: [] for name in VARIANTS}
-    with cifar_folder() as folder:
+    with cifar_folder("cifar-100") as folder:
         environment = {**os.environ, "SREPR_TEST_DATA": str(folder or "")}
         for _ in range(ROUNDS):
             for name in VARIANTS:
                 command = [sys.executable, "-m", "benchmarks.throughput", name]
-                child = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
-                pace[name].append(float(child.stdout))
+                pace[name].append(float(subprocess.check_output(command, cwd=ROOT, env=environment)))
                 print(f"{name}: {pace[name][-1]:.0f} images/s", file=sys.stderr, flush=True)
     median = {name: statistics.median(values) for name, values in pace.items()}
     baseline = max(median["plain"], median["plain-workers"])
     ratio = max(median["srepr"], median["srepr-compile"]) / baseline
     operations, peak = operations_per_image(), matrix_product_rate()
     images = "real CIFAR-100-LT images" if folder else "random images, as no CIFAR was found (set SREPR_TEST_DATA)"
-    return Table(
+    table = Table(
         title="Training throughput, CIFAR, ResNet-32, batch 128, float32",
         how=(
-            f"Images per second of an epoch of {STEPS} steps on {images}, after an epoch of warm-up, in {ROUNDS} rounds"
-            " of one process for each row. The ratio is that of the medians, to the faster of the plain loops."
+            f"Images per second of an epoch of {STEPS} steps on {images}, after an epoch of warm-up, in {ROUNDS}"
+            " rounds of one process for each row. The ratio is that of the medians, to the faster of the plain loops."
         ),
         rows=[
             {
@@ -69,21 +77,22 @@ def measure() -> Table:
                 kept=ratio >= RATIO,
             ),
             f"A training step takes {operations / 1e9:.3f} GFLOP an image, and a float32 matrix product reaches"
-            f" {peak / 1e9:.0f} GFLOP/s here: {peak / operations:.0f} images/s, {peak / operations / baseline:.2f}x the"
-            " plain loop, is what direct convolutions at that rate would give if all the rest took no time.",
+            f" {peak / 1e9:.0f} GFLOP/s here: direct convolutions at that rate would give {peak / operations:.0f}"
+            f" images/s, {peak / operations / baseline:.2f}x the plain loop, if all the rest took no time.",
         ],
     )
+    return [table]
 
 
 @contextmanager
-def cifar_folder() -> Iterator[Path | None]:
-    """Where the CIFAR files are: named by the environment, unpacked for the moment, or nowhere."""
+def cifar_folder(name: str) -> Iterator[Path | None]:
+    """Where the files of "cifar-10" or "cifar-100" are: named by the environment, unpacked for now, or nowhere."""
     unpack = ROOT.parent / "shared" / "data" / "unpack"
     if os.environ.get("SREPR_TEST_DATA"):
         yield Path(os.environ["SREPR_TEST_DATA"])
     elif unpack.exists():
         with tempfile.TemporaryDirectory() as folder:
-            subprocess.run([sys.executable, unpack, folder, "cifar-100"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run([sys.executable, unpack, folder, name], check=True, stdout=subprocess.DEVNULL)
             yield Path(folder)
     else:
         yield None
@@ -91,20 +100,13 @@ def cifar_folder() -> Iterator[Path | None]:
 
 def operations_per_image() -> float:
     """Floating-point operations of convolutions and products, forward and backward, for one image."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from benchmarks.plain import resnet32
-
     with FlopCounterMode(display=False) as counter:
-        resnet32(CLASSES)(torch.zeros(2, 3, 32, 32)).sum().backward()
-    return counter.get_total_flops() / 2
+        plain.resnet32(CLASSES)(torch.zeros(2, 3, 32, 32)).sum().backward()
+    return float(counter.get_total_flops()) / 2
 
 
 def matrix_product_rate() -> float:
     """Operations per second of a large float32 matrix product, the best of many."""
-    import torch
-
     side = 1024
     a, b = torch.randn(side, side), torch.randn(side, side)
     seconds = []
@@ -117,8 +119,6 @@ def matrix_product_rate() -> float:
 
 def images_per_second(name: str) -> float:
     """One variant, in this process."""
-    from srepr.data import ArrayExamples, load
-
     size = STEPS * BATCH
     if os.environ["SREPR_TEST_DATA"]:
         train = load("cifar100-lt", data_dir=Path(os.environ["SREPR_TEST_DATA"])).train
@@ -132,29 +132,18 @@ def images_per_second(name: str) -> float:
     if name.startswith("srepr"):
         return srepr_pace(examples, compile_network=name == "srepr-compile")
 
-    from benchmarks import plain
-
     dataset = plain.Cifar(np.ascontiguousarray(examples.inputs.transpose(0, 2, 3, 1)), examples.labels)
     workers = 2 if name == "plain-workers" else 0
     return plain.images_per_second(dataset, classes=CLASSES, batch_size=BATCH, workers=workers, epochs=EPOCHS)
 
 
-def srepr_pace(examples: "ArrayExamples", *, compile_network: bool) -> float:
+def srepr_pace(examples: ArrayExamples, *, compile_network: bool) -> float:
     """The last epoch's images per second in the log of a real stage 1."""
-    import torch
-
-    from srepr import runs
-    from srepr.config import Machine
-    from srepr.devices import open_fabric
-    from srepr.models import build
-    from srepr.recipes import settings_for
-    from srepr.representation import train_representation
-
     settings = replace(settings_for("cifar100-lt"), epochs=EPOCHS, batch_size=BATCH)
     machine = Machine(accelerator="cpu", compile=compile_network)
     fabric = open_fabric(machine)
     fabric.launch()
-    network = build(settings.network, CLASSES).to(memory_format=torch.channels_last)
+    network = build(settings.network, CLASSES).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     with tempfile.TemporaryDirectory() as folder:
         for _ in train_representation(network, examples, settings, machine, fabric, Path(folder)):
             pass

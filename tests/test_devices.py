@@ -42,10 +42,13 @@ def test_a_machine_without_a_compiler_goes_on_without_and_says_so(monkeypatch, c
 
 
 def test_torchrun_says_how_many_processes_there_are(monkeypatch):
-    """Two nodes of four; what was asked for gives way."""
+    """Two nodes of four."""
     for name, value in {"TORCHELASTIC_RUN_ID": "1", "LOCAL_WORLD_SIZE": "4", "WORLD_SIZE": "8"}.items():
         monkeypatch.setenv(name, value)
     assert as_launched(Machine(precision="bf16-mixed")) == Machine(devices=4, num_nodes=2, precision="bf16-mixed")
+    assert as_launched(Machine(devices=4, num_nodes=2)) == Machine(devices=4, num_nodes=2)
+    with pytest.raises(InputError, match="8 processes were started, --devices asks for 2"):
+        as_launched(Machine(devices=2))
 
 
 def test_slurm_says_how_many_processes_there_are(monkeypatch):

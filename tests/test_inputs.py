@@ -121,10 +121,8 @@ def test_calibration_stops_when_it_has_enough(count, batches):
     assert len(list(inputs.calibration(count))) == batches
 
 
-@pytest.mark.parametrize("loader", [DataLoader(NUMBERED), DataLoader(Stream()), [(torch.zeros(20), torch.zeros(20))]])
+@pytest.mark.parametrize("loader", [DataLoader(NUMBERED), DataLoader(Stream()), [NUMBERED.tensors]])
 def test_the_length_is_known_or_counted(loader):
-    if isinstance(loader, list):
-        loader = [(x, y.long()) for x, y in loader]
     assert len(LoaderInputs(loader, seed=0)) == 20
 
 

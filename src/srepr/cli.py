@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import tyro
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from srepr import __version__
 from srepr.config import Machine, Retrain, Train
@@ -319,8 +319,10 @@ class RetrainCommand:
     """How the tail gets its chance, instead of the method's own."""
     representation: Representation | None = None
     """Which features, instead of the method's own."""
-    distill: bool | None = None
-    """Whether to distil, instead of the method's own; also --no-distill."""
+    distill: FlagCreatePairsOff[bool] = False
+    """Distil, also where the method does not."""
+    no_distill: FlagCreatePairsOff[bool] = False
+    """Do not distil, also where the method does."""
     settings: Annotated[Retrain, arg(name="")] = field(default_factory=Retrain)
     data_dir: Path | None = None
     """Where the run's data are, if they have moved."""
@@ -340,7 +342,10 @@ class RetrainCommand:
 
         if self.name and len(self.method) > 1:
             raise InputError("--name is for one method. Leave it out, or name one --method.")
-        changes = {name: getattr(self, name) for name in ("head", "start", "balance", "representation", "distill")}
+        if self.distill and self.no_distill:
+            raise InputError("--distill and --no-distill exclude each other. Leave one of them out.")
+        changes = {name: getattr(self, name) for name in ("head", "start", "balance", "representation")}
+        changes["distill"] = self.distill if self.distill or self.no_distill else None
         prefix = "sgd-" if self.stage1 == "sgd" else ""
         results = retrain_run(
             self.run_folder,

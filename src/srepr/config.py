@@ -130,7 +130,7 @@ class Train:
     data: Annotated[Data, arg(name="")] = field(default_factory=Data)
     """Which examples."""
     network: str = "auto"
-    """resnet8, resnet14, resnet20, resnet32, resnet50, resnext50 or mlp; auto chooses by the size of the input."""
+    """resnet8, -14, -20, -32, -18 or -50, resnext50 or mlp; auto chooses by the size of the input."""
     shortcut: Literal["A", "B"] = "A"
     """Shortcuts of the small ResNets: parameter-free (A) or a 1x1 convolution (B)."""
     epochs: int = 100

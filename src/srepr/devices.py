@@ -43,12 +43,16 @@ def as_launched(machine: Machine) -> Machine:
     2
     """
     if TorchElasticEnvironment.detect():
-        devices = int(os.environ["LOCAL_WORLD_SIZE"])
-        return replace(machine, devices=devices, num_nodes=int(os.environ["WORLD_SIZE"]) // devices)
-    if SLURMEnvironment.detect():
-        nodes = int(os.environ.get("SLURM_NNODES", "1"))
-        return replace(machine, devices=int(os.environ["SLURM_NTASKS"]) // nodes, num_nodes=nodes)
-    return machine
+        processes, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    elif SLURMEnvironment.detect():
+        processes = int(os.environ["SLURM_NTASKS"])
+        devices = processes // int(os.environ.get("SLURM_NNODES", "1"))
+    else:
+        return machine
+    wanted = machine.devices * machine.num_nodes
+    if wanted not in (1, processes):
+        raise InputError(f"{processes} processes were started, --devices asks for {wanted}. Leave --devices out.")
+    return replace(machine, devices=devices, num_nodes=processes // devices)
 
 
 def open_fabric(machine: Machine) -> Fabric:

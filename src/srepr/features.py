@@ -257,7 +257,8 @@ class NetworkFeatures:
 
     def stored(self, features: Tensor) -> Array:
         """Features in the type they are kept in."""
-        array = features.float().cpu().numpy().astype(self.dtype)
+        with np.errstate(over="ignore"):
+            array = features.float().cpu().numpy().astype(self.dtype)
         if not np.isfinite(array).all():
             raise InputError("the features are not finite, or too large for float16. Is the network trained?")
         return array
