@@ -3,8 +3,8 @@
     python -m benchmarks.kill [--kills 20] [--devices 1]
 
 One training on the embedded digits is undisturbed. Another is ended with SIGKILL, all its processes at once, at random
-moments after it has got further than before, and started again with the same command until it is through. Then every
-file that matters is compared byte for byte. Twenty kills take about three minutes, most of it starting Python.
+moments all over its course, and started again with the same command until it is through. Then every file that matters
+is compared byte for byte. Twenty kills take about three minutes, most of it starting Python.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SREPR = shutil.which("srepr", path=str(Path(sys.executable).parent)) or "srepr"
 TRAIN = ("train", "digits-lt", "--baseline", "--batch-size", "8", "--checkpoint-minutes", "0")
 """With a state at step 25 and at the end of every epoch of 41 steps."""
 TIMING = {"images_per_second", "peak_memory_mib"}
-LONGEST_DELAY = 0.5
+LONGEST_DELAY = 0.6
 
 
 def start(words: Sequence[str]) -> subprocess.Popen[str]:
@@ -38,10 +38,10 @@ def start(words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def kill_underway(words: Sequence[str], run: Path, delay: float) -> bool:
-    """Start the command and kill it `delay` seconds after the run has got further; False where it ended first."""
+def kill_underway(words: Sequence[str], run: Path, epoch: int, delay: float) -> bool:
+    """Start the command and kill it some time after it got further, and to that epoch; False where it ended first."""
     before, process = progress(run), start(words)
-    while process.poll() is None and progress(run) <= before:
+    while process.poll() is None and progress(run) <= max(before, (f"{epoch:06d}", False)):
         time.sleep(0.01)
     time.sleep(delay)
     if process.poll() is None:
@@ -71,12 +71,14 @@ def main(kills: int = 20, devices: int = 1, seed: int = 0) -> None:
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         alone, killed = Path(folder, "alone"), Path(folder, "killed")
-        words = [*TRAIN, "--epochs", str(max(8, 2 * kills)), "--devices", str(devices), "--out"]
+        epochs = max(8, 2 * kills)
+        words = [*TRAIN, "--epochs", str(epochs), "--devices", str(devices), "--out"]
         start([*words, str(alone)]).communicate()
         done = 0
-        while done < kills and kill_underway([*words, str(killed)], killed, chance.uniform(0, LONGEST_DELAY)):
-            done += 1
-            print(f"kill {done:2} at {progress(killed)[0]}", flush=True)
+        for epoch in sorted(chance.sample(range(epochs + epochs // 4), kills)):  # a quarter is run twice
+            if kill_underway([*words, str(killed)], killed, epoch, chance.uniform(0, LONGEST_DELAY)):
+                done += 1
+                print(f"kill {done:2} at {progress(killed)[0]}", flush=True)
         start([*words, str(killed)]).communicate()
         expected, found = outcome(alone), outcome(killed)
     different = [name for name in expected if found.get(name) != expected[name]]

@@ -12,6 +12,8 @@ from srepr.balance import Shares, adjust_to_prior
 from srepr.batches import call
 from srepr.models.modes import eval_mode
 
+LARGEST_EXPONENT = 650.0  # exp of it, summed over any number of classes, is finite in float64
+
 
 class Prediction(NamedTuple):
     """What one forward pass tells of each input.
@@ -71,7 +73,7 @@ class Classifier(nn.Module):
         """Probabilities and uncertainty from one pass in evaluation mode."""
         with eval_mode(self):
             logits = call(self, inputs).float()
-        alpha = (logits.double() / self.temperature).exp()
+        alpha = (logits.double() / self.temperature).clamp(max=LARGEST_EXPONENT).exp()
         information = dirichlet.mutual_information(alpha).to(logits.dtype)
         return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
 

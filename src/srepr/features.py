@@ -93,16 +93,18 @@ class Given:
     features: Array
     labels: Labels
 
+    def __post_init__(self) -> None:
+        if self.features.ndim not in (2, 3) or self.features.shape[-2] != len(self.labels):
+            raise InputError(
+                f"features {self.features.shape} and {len(self.labels)} labels do not fit: pass [N, L] or [M, N, L]."
+            )
+
     def epoch(self, number: int) -> EpochFeatures:
         """The same in every epoch."""
         return self._features
 
     @cached_property
     def _features(self) -> EpochFeatures:
-        if self.features.ndim not in (2, 3) or self.features.shape[-2] != len(self.labels):
-            raise InputError(
-                f"features {self.features.shape} and {len(self.labels)} labels do not fit: pass [N, L] or [M, N, L]."
-            )
         if self.features.ndim == 2:
             return EpochFeatures(self.labels, [self.features], self.features)
         return EpochFeatures(self.labels, list(self.features), self.features.mean(0, dtype=np.float32))

@@ -69,13 +69,12 @@ def train_head(
         raise InputError(f"there are counts of {len(counts)} classes for a classifier of {len(weight)}. Give as many.")
     weight = weight.detach().float().cpu()
     if how.head == "tau-norm":
-        return heads.tau_norm(weight, bias, settings.tau)
+        return heads.tau_norm(weight, bias, settings.tau).requires_grad_(False)
     if how.head == "ncm":
         every = source.epoch(0)
         parts = np.array_split(np.arange(len(every.labels)), -(-len(every.labels) // 1024))
-        return heads.nearest_class_mean(
-            ((every.batch(part)[1], torch.from_numpy(every.labels[part])) for part in parts), len(counts)
-        )
+        batches = ((every.batch(part)[1], torch.from_numpy(every.labels[part])) for part in parts)
+        return heads.nearest_class_mean(batches, len(counts)).requires_grad_(False)
     head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed)
     offset = logit_offset(counts, settings.rho) if how.balance == "la" else None
     class_weight = mean_one(grw_weights(counts, settings.rho), counts) if how.balance == "grw" else None
@@ -167,7 +166,7 @@ def retrain(
         if class_counts is None:
             class_counts = np.bincount(given.labels, minlength=layer.out_features).tolist()
         new = train_head(given, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
-        return Classifier(new.to(layer.weight), temperature=wanted.temperature)
+        return Classifier(new.to(layer.weight), temperature=wanted.temperature).eval()
 
     inputs = LoaderInputs(shuffled(train, seed), seed)
     posterior, network = averaged(posterior_or_model, inputs, classifier)
@@ -186,7 +185,7 @@ def retrain(
     )
     new = train_head(source, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
     finished = replace_classifier(network, posterior.classifier, new.to(layer.weight))
-    return Classifier(finished.eval(), temperature=wanted.temperature)
+    return Classifier(finished, temperature=wanted.temperature).eval()
 
 
 def sampling_for(how: Method, settings: Retrain) -> Sampling:

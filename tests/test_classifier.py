@@ -1,0 +1,154 @@
+"""The finished model: its probabilities, its uncertainty and its prior, against their formulas in float64."""
+
+import copy
+import pickle
+from collections import OrderedDict
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
+from torch import nn
+
+from srepr import dirichlet
+from srepr.classifier import Classifier
+from srepr.errors import InputError
+
+LOGITS = torch.tensor([[30.0, -10.0, 0.0], [0.0, 0.0, 0.0], [-400.0, 400.0, 399.0], [5.0, 4.0, 3.0]])
+
+
+class Answering(nn.Module):
+    """A model that wraps its logits, the input itself, in some way."""
+
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, logits):
+        return self.wrap(logits)
+
+
+class Output(OrderedDict):
+    """As of Hugging Face: a dict with attributes that are its items."""
+
+    def __getattr__(self, name):
+        return self[name] if name in self else super().__getattribute__(name)
+
+    def __setattr__(self, name, value):
+        self[name] = value
+
+
+WRAPPINGS = {
+    "bare": lambda z: z,
+    "tuple": lambda z: (z, "hidden"),
+    "dict": lambda z: {"logits": z},
+    "object": lambda z: SimpleNamespace(logits=z),
+    "model output": lambda z: Output(logits=z),
+}
+
+
+@pytest.mark.parametrize("temperature", [1.0, 20.0])
+def test_a_prediction_is_its_formulas(temperature):
+    found = Classifier(nn.Identity(), temperature=temperature).predict(LOGITS)
+    z = LOGITS.double().numpy()
+    alpha = np.exp(z / temperature)
+    np.testing.assert_allclose(found.probabilities, special.softmax(z, axis=1), rtol=1e-5, atol=1e-30)
+    np.testing.assert_allclose(found.probabilities.sum(1), 1, rtol=1e-6)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(found.precision, alpha.sum(1).astype(np.float32), rtol=1e-6)
+    assert found.label.tolist() == [0, 0, 1, 0]
+    total = alpha.sum(1, keepdims=True)
+    expected = (alpha / total * (special.digamma(total + 1) - special.digamma(alpha + 1))).sum(1)
+    information = special.entr(alpha / total).sum(1) - expected
+    np.testing.assert_allclose(found.mutual_information, information, rtol=1e-4, atol=1e-6)
+
+
+@given(st.lists(st.floats(-1000, 1000, width=32), min_size=2, max_size=30), st.floats(0.5, 100))
+def test_the_uncertainty_is_that_of_the_dirichlet_and_never_negative(logits, temperature):
+    z = torch.tensor([logits])
+    found = Classifier(nn.Identity(), temperature=temperature).predict(z)
+    alpha = (z.double() / temperature).clamp(max=650).exp()
+    expected = dirichlet.mutual_information(alpha).item()
+    assert found.mutual_information.item() >= 0
+    assert found.mutual_information.item() == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    assert found.probabilities.sum().item() == pytest.approx(1, abs=1e-5)
+
+
+def test_sure_and_unsure_inputs_are_told_apart():
+    """The same probabilities from ten times the evidence: less is left to learn."""
+    weak, strong = (Classifier(nn.Identity()).predict(LOGITS[3:] + shift) for shift in (0.0, 20 * np.log(10)))
+    torch.testing.assert_close(weak.probabilities, strong.probabilities)
+    assert strong.precision.item() == pytest.approx(10 * weak.precision.item(), rel=1e-5)
+    assert strong.mutual_information < weak.mutual_information / 5
+
+
+def test_predict_is_in_eval_mode_without_gradients_and_leaves_the_flags():
+    model = Classifier(nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.9), nn.BatchNorm1d(8), nn.Linear(8, 3)))
+    model.train()
+    model.model[1].eval()
+    flags = [module.training for module in model.modules()]
+    found = [model.predict(LOGITS) for _ in range(2)]
+    assert torch.equal(found[0].probabilities, found[1].probabilities)
+    assert not found[0].probabilities.requires_grad
+    assert [module.training for module in model.modules()] == flags
+    assert model.model[2].num_batches_tracked == 0
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_a_prior_moves_the_probabilities_by_bayes_whatever_the_model_answers_with(wrapping):
+    prior = np.array([0.7, 0.2, 0.1])
+    model = Classifier(Answering(WRAPPINGS[wrapping]))
+    moved = model.with_prior(prior.tolist())
+    expected = special.softmax(LOGITS.double().numpy(), axis=1) * prior
+    expected /= expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(moved.predict(LOGITS).probabilities, expected, rtol=1e-4, atol=1e-30)
+    assert type(moved(LOGITS)) is type(model(LOGITS))
+    torch.testing.assert_close(model.predict(LOGITS).probabilities, LOGITS.softmax(1))
+
+
+def test_a_prior_may_be_counts_may_be_replaced_and_may_rule_a_class_out():
+    model = Classifier(nn.Identity(), temperature=7.0)
+    counts, shares = model.with_prior([70, 20, 10]), model.with_prior(torch.tensor([0.7, 0.2, 0.1]))
+    torch.testing.assert_close(counts(LOGITS), shares(LOGITS))
+    assert counts.temperature == 7.0
+    torch.testing.assert_close(counts.with_prior([1, 1, 1])(LOGITS), LOGITS)
+    without = model.with_prior([1, 0, 1]).predict(LOGITS)
+    assert not without.probabilities[:, 1].any()
+    torch.testing.assert_close(without.probabilities.sum(1), torch.ones(4))
+    assert without.mutual_information.isfinite().all()
+    with pytest.raises(InputError, match="the target prior must hold shares of 0 or more"):
+        model.with_prior([0, 0, 0])
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_is_the_same_model(way):
+    model = Classifier(nn.Linear(3, 3), temperature=5.0).with_prior([3, 2, 1])
+    other = way(model)
+    assert torch.equal(other(LOGITS), model(LOGITS))
+    assert other.temperature == 5.0
+    other.model.weight.data += 1
+    assert not torch.equal(other(LOGITS), model(LOGITS))
+
+
+def test_the_attributes_of_the_model_shine_through():
+    inner = nn.Linear(3, 3)
+    inner.class_names = ("cat", "dog", "emu")
+    model = Classifier(inner)
+    assert model.class_names == inner.class_names
+    assert model.in_features == 3
+    assert model.weight is inner.weight
+    with pytest.raises(AttributeError, match="colour"):
+        _ = model.colour
+    assert not hasattr(model, "colour")
+
+
+def test_the_state_holds_the_prior():
+    model = Classifier(nn.Linear(3, 3))
+    moved = model.with_prior([3, 2, 1])
+    other = Classifier(nn.Linear(3, 3)).with_prior([1, 1, 1])
+    other.load_state_dict(moved.state_dict())
+    assert torch.equal(other(LOGITS), moved(LOGITS))
+    assert "shift" not in model.state_dict()
