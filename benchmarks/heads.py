@@ -1,6 +1,6 @@
 """Every head on one run folder: the named methods, and {cbs, grw, la} x {deterministic, stochastic, + distillation}.
 
-    python -m benchmarks.heads RUN [--data-dir D]      writes results/NAME.json and NAME.md, NAME from the run's settings
+python -m benchmarks.heads RUN [--data-dir D]      writes results/SOURCE-N-epochs.json and .md
 """
 
 import argparse
@@ -72,8 +72,8 @@ def main() -> None:
     text = f"""# {settings["source"]}, {settings["epochs"]} epochs of stage 1, seed {settings["seed"]}
 
 - stage 1: `{train}`
-- stage 2: `python -m benchmarks.heads RUN`; all heads from one cache of features, whose making is in the seconds of the
-  first that needs it
+- stage 2: `python -m benchmarks.heads RUN`; all heads read one cache of features, whose making is in the seconds of
+  the first that needs it
 - machine: {processor()}; {", ".join(f"{key} {value}" for key, value in config["versions"].items())}
 
 """

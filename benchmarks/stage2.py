@@ -128,7 +128,9 @@ def cost() -> Table:
         how="One process, one after the other; the ratio is to the plain cRT.",
         rows=[{"what": name, "seconds": value, "ratio": value / plain} for name, value in seconds.items()],
         verdicts=[
-            verdict("SRepr with its cache at most 0.6x a plain cRT", f"{first / plain:.2f}x", kept=first <= 0.6 * plain),
+            verdict(
+                "SRepr with its cache at most 0.6x a plain cRT", f"{first / plain:.2f}x", kept=first <= 0.6 * plain
+            ),
             verdict("a second head under 5 % of the first", f"{second / first:.1%}", kept=second < 0.05 * first),
         ],
     )

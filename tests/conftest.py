@@ -1,14 +1,10 @@
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from benchmarks.kill import SREPR, TRAIN
 
 from srepr.cli import main

@@ -1,4 +1,3 @@
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,6 @@ settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
 
 REPOSITORY = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="session")
-def real_cifar() -> Path:
-    folder = os.environ.get("SREPR_TEST_DATA")
-    if folder is None:
-        pytest.skip("set SREPR_TEST_DATA to a folder with cifar-100-binary/ and cifar-10-batches-bin/")
-    return Path(folder)
 
 
 @pytest.fixture(scope="session")
