@@ -26,6 +26,7 @@ from benchmarks import Table, verdict
 from benchmarks.throughput import ROOT, cifar_folder
 
 EPOCHS, SEEDS = 10, (0, 1, 2)
+QUALITY_EPOCHS = 5
 SHORT_STAGE_1 = 6
 IMAGENET_LT, LENGTH, SAMPLES, CLASSES = 115_846, 2048, 10, 1000
 
@@ -67,13 +68,13 @@ def frozen(run: Path, scratch: Path, workers: int = 0) -> tuple[Any, Any]:
     return Frozen(run=scratch, network=network, posterior=posterior, about=about, workers=workers), data
 
 
-def head_seconds(work: Any, data: Any, name: str, **changes: Any) -> tuple[float, Any]:
+def head_seconds(work: Any, data: Any, name: str, epochs: int = EPOCHS, **changes: Any) -> tuple[float, Any]:
     """Wall-clock of one head, features included, and the head."""
     from srepr.config import Retrain
     from srepr.methods import METHODS
-    from srepr.retrain import bias_of, sampling_for, train_head
+    from srepr.retraining import bias_of, sampling_for, train_head
 
-    settings = Retrain(epochs=EPOCHS, batch_size=128, **changes)
+    settings = Retrain(epochs=epochs, batch_size=128, **changes)
     began = time.perf_counter()
     source = work.features(data.train, sampling_for(METHODS[name], settings), augment=True)
     layer = work.network.fc
@@ -108,6 +109,14 @@ def plain_crt_seconds(work: Any, data: Any) -> float:
     return time.perf_counter() - began
 
 
+def described(run: Path) -> str:
+    """The stage 1 of a run in a few words."""
+    from srepr import runs
+
+    settings = runs.read_settings(run)
+    return f"{settings['source']}, {settings['network']}, {settings['epochs']} epochs of stage 1"
+
+
 def cost() -> Table:
     """Wall-clock of ten epochs."""
     run = Path(os.environ["SREPR_BENCH_RUN"])
@@ -124,7 +133,7 @@ def cost() -> Table:
         seconds[name], _ = head_seconds(work, data, "srepr", batchnorm="reuse")
     plain, first, second = list(seconds.values())[:3]
     return Table(
-        title=f"Wall-clock of stage 2, CIFAR10-LT, ResNet-32, {EPOCHS} epochs",
+        title=f"Wall-clock of stage 2, {described(run)}, {EPOCHS} epochs",
         how="One process, one after the other; the ratio is to the plain cRT.",
         rows=[{"what": name, "seconds": value, "ratio": value / plain} for name, value in seconds.items()],
         verdicts=[
@@ -145,7 +154,7 @@ def quality() -> Table:
         for seed in SEEDS:
             with tempfile.TemporaryDirectory() as scratch:
                 work, data = frozen(run, Path(scratch) / "run")
-                seconds, head = head_seconds(work, data, "srepr", seed=seed, **changes)
+                seconds, head = head_seconds(work, data, "srepr", QUALITY_EPOCHS, seed=seed, **changes)
                 results.append({**work.measure(head, data.test), "seconds": seconds})
         means[kind] = {key: statistics.mean(result[key] for result in results) for key in ("acc", "nll", "ece")}
         for seed, result in zip(SEEDS, results, strict=True):
@@ -154,7 +163,7 @@ def quality() -> Table:
     points = 100 * (means["on the fly"]["acc"] - means["kept"]["acc"])
     nats = means["kept"]["nll"] - means["on the fly"]["nll"]
     return Table(
-        title=f"SRepr from kept features and on the fly, CIFAR10-LT, {EPOCHS} epochs",
+        title=f"SRepr from kept features and on the fly, {described(run)}, {QUALITY_EPOCHS} epochs",
         how="On the fly: ten fresh draws of the weights and a fresh view of the data in every epoch.",
         rows=rows,
         verdicts=[
@@ -171,7 +180,7 @@ def memory() -> Table:
     from srepr.config import Retrain
     from srepr.features import EpochFeatures
     from srepr.methods import METHODS
-    from srepr.retrain import train_head
+    from srepr.retraining import train_head
 
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:

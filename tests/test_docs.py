@@ -1,6 +1,7 @@
 """The README and the pages of docs/ are true: their examples run, their tables are the code's, their links lead on."""
 
 import inspect
+import operator
 import re
 import shlex
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
@@ -47,9 +48,8 @@ def examples(page):
 
 
 def public(name):
-    """What `srepr.NAME` stands for; `srepr.retrain` is the function also where it is the module that holds it."""
-    thing = getattr(library, name)
-    return getattr(thing, name, thing)
+    """What `srepr.NAME` stands for."""
+    return operator.attrgetter(name)(library)
 
 
 def rows(page):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from srepr.errors import InputError
     from srepr.metrics import evaluate
     from srepr.posterior import Posterior
-    from srepr.retrain import retrain
+    from srepr.retraining import retrain
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ __all__ = [
     "retrain",
 ]
 
-_HOMES = {"InputError": "errors", "Posterior": "posterior", "evaluate": "metrics", "retrain": "retrain"}
+_HOMES = {"InputError": "errors", "Posterior": "posterior", "evaluate": "metrics", "retrain": "retraining"}
 
 
 def __getattr__(name: str) -> object:

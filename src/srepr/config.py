@@ -210,6 +210,7 @@ class Retrain:
         check(self.batch_size is None or self.batch_size >= 1, f"--batch-size is {self.batch_size}: 1 is the least")
         check(self.samples >= 1, f"--samples is {self.samples}: at least 1 is needed")
         check(self.views >= 1, f"--views is {self.views}: at least 1 is needed")
+        check(self.batchnorm in ("recalibrate", "reuse"), f"--batchnorm is {self.batchnorm}: recalibrate or reuse")
         check(self.calibration >= 2, f"--calibration is {self.calibration}: at least 2 are needed")
         check(self.temperature > 0, f"--temperature is {self.temperature}: it must be above 0")
         check(0 <= self.distill_weight <= 1, f"--distill-weight is {self.distill_weight}: it must be in 0 .. 1")

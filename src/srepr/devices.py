@@ -85,6 +85,15 @@ def open_fabric(machine: Machine) -> Fabric:
     return fabric
 
 
+def default_device() -> torch.device:
+    """Where work that nobody has placed is done: the first GPU, or the CPU.
+
+    >>> default_device().type in ("cpu", "cuda")
+    True
+    """
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def process_rank() -> int:
     """The rank of this process, known before any launch: from the launcher's environment, else 0.
 

@@ -32,7 +32,7 @@ from torch.func import functional_call
 from srepr import runs
 from srepr.batches import call, to_device
 from srepr.data.longtail import Indices, Labels
-from srepr.devices import compile_failure
+from srepr.devices import compile_failure, default_device
 from srepr.errors import InputError
 from srepr.inputs import Inputs
 from srepr.methods import Representation
@@ -177,14 +177,14 @@ class NetworkFeatures:
         sampling: Sampling,
         *,
         folder: Path | None = None,
-        device: torch.device | str = "cpu",
+        device: torch.device | None = None,
         compiled: bool = False,
         quiet: bool = False,
     ) -> None:
         """`network` has the averaged weights and their BatchNorm statistics; `posterior` is drawn from."""
         assert posterior.classifier is not None
         self.network, self.posterior, self.inputs, self.sampling = network, posterior, inputs, sampling
-        self.device, self.compiled, self.quiet = torch.device(device), compiled, quiet
+        self.device, self.compiled, self.quiet = device or default_device(), compiled, quiet
         if folder is None or sampling.fresh or inputs.fingerprint() is None:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)

@@ -26,7 +26,7 @@ from srepr.inputs import ExampleInputs
 from srepr.methods import Method
 from srepr.metrics import LongTailMetrics
 from srepr.posterior import Posterior
-from srepr.retrain import EPOCHS, Diverged, bias_of, linear_classifier, sampling_for, train_head
+from srepr.retraining import EPOCHS, Diverged, bias_of, linear_classifier, sampling_for, train_head
 
 CHUNK = 1024
 

@@ -21,7 +21,7 @@ from srepr.config import Retrain
 from srepr.errors import InputError
 from srepr.features import Given
 from srepr.methods import METHODS, Method
-from srepr.retrain import Diverged, retrain, train_head
+from srepr.retraining import Diverged, retrain, train_head
 
 COUNTS = [24, 10, 5, 1]
 LABELS = np.repeat(np.arange(4), COUNTS)
@@ -321,10 +321,9 @@ def test_numbers_of_classes_that_do_not_fit_are_refused():
 
 
 def test_the_function_is_there_before_and_after_its_module_is_imported():
-    """Both are called `srepr.retrain`, and an import of the module puts it in the function's place."""
+    """An import of a submodule puts it in the place of a function of the same name: they must not share one."""
     assert callable(srepr.retrain)
-    importlib.import_module("srepr.retrain")
-    assert callable(srepr.retrain)
+    importlib.import_module("srepr.retraining")
     assert bits(srepr.retrain(network(), (INPUTS, LABELS), "la", **FAST)) == bits(
         retrain(network(), (INPUTS, LABELS), "la", **FAST)
     )

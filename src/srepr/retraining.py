@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -180,9 +178,8 @@ def retrain(
     if class_counts is None:
         with seeded(train, seed):
             class_counts = count_labels(train, layer.out_features)
-    source = NetworkFeatures(
-        network, posterior, inputs, sampling_for(how, wanted), device=layer.weight.device, quiet=quiet
-    )
+    device = None if isinstance(posterior_or_model, Posterior) else layer.weight.device
+    source = NetworkFeatures(network, posterior, inputs, sampling_for(how, wanted), device=device, quiet=quiet)
     new = train_head(source, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
     finished = replace_classifier(network, posterior.classifier, new.to(layer.weight))
     return Classifier(finished, temperature=wanted.temperature).eval()
@@ -274,12 +271,3 @@ def shuffled(train: Any, seed: int) -> Iterable[Any]:
         return batches
     order = np.random.default_rng(seed).permutation(len(batches.dataset))  # type: ignore[arg-type]
     return loader(Subset(batches.dataset, order.tolist()))
-
-
-class _Callable(ModuleType):
-    """`srepr.retrain` is the function until something imports this module, and then the module: it works as both."""
-
-    __call__ = staticmethod(retrain)
-
-
-sys.modules[__name__].__class__ = _Callable
