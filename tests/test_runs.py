@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -18,15 +19,20 @@ from srepr.errors import InputError
 FACTS = {"examples": {"fingerprint": "a9dc"}}
 
 
-@pytest.fixture
+@contextmanager
 def disk_full():
-    """Files cannot grow beyond 1,000 bytes; without its signal the limit looks like a full disk."""
+    """Files cannot grow beyond 1,000 bytes; without its signal the limit looks like a full disk.
+
+    Not a fixture: the test runner must be able to write its own report, which may go to a file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def names(folder):
@@ -47,10 +53,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert names(tmp_path) == ["note.txt"]
 
 
-def test_a_full_disk_leaves_no_half_written_weights(tmp_path, disk_full):
-    with pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
+def test_a_full_disk_leaves_no_half_written_weights(tmp_path):
+    with disk_full(), pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
         runs.save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
-    with pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
+    with disk_full(), pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
         runs.write_json(tmp_path / "config.json", ["word"] * 1000)
     assert names(tmp_path) == []
 

@@ -11,8 +11,7 @@ from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
 from srepr.batches import call
 from srepr.models.modes import eval_mode
-
-LARGEST_EXPONENT = 650.0  # exp of it, summed over any number of classes, is finite in float64
+from srepr.objective import LARGEST_EXPONENT
 
 
 class Prediction(NamedTuple):
@@ -73,7 +72,7 @@ class Classifier(nn.Module):
         """Probabilities and uncertainty from one pass in evaluation mode."""
         with eval_mode(self):
             logits = call(self, inputs).float()
-        alpha = (logits.double() / self.temperature).clamp(max=LARGEST_EXPONENT).exp()
+        alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
         information = dirichlet.mutual_information(alpha).to(logits.dtype)
         return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
 

@@ -11,7 +11,7 @@ from srepr import dirichlet
 from srepr.errors import InputError
 
 # exp(650) = 1e282: even the sum over any number of classes stays finite in float64.
-_LARGEST_EXPONENT = 650.0
+LARGEST_EXPONENT = 650.0
 
 
 def cross_entropy(logits: Tensor, y: Tensor, *, weight: Tensor | None = None, offset: Tensor | None = None) -> Tensor:
@@ -56,7 +56,7 @@ def self_distillation(student: Tensor, teachers: Tensor, temperature: float = 20
         )
     log_probs = teachers.detach().to(torch.float64, copy=True).div_(temperature).log_softmax(-1)
     mean, precision = dirichlet.fit(log_probs)
-    alpha = (student.double() / temperature).clamp(max=_LARGEST_EXPONENT).exp()
+    alpha = (student.double() / temperature).clamp(max=LARGEST_EXPONENT).exp()
     return dirichlet.reverse_kl(alpha + 1, mean, precision).mean().to(student.dtype)
 
 
