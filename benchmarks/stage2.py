@@ -26,7 +26,7 @@ from benchmarks import Table, verdict
 from benchmarks.throughput import ROOT, cifar_folder
 
 EPOCHS, SEEDS = 10, (0, 1, 2)
-QUALITY_EPOCHS = 5
+QUALITY_EPOCHS = 3
 SHORT_STAGE_1 = 6
 IMAGENET_LT, LENGTH, SAMPLES, CLASSES = 115_846, 2048, 10, 1000
 

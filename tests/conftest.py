@@ -1,5 +1,6 @@
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,8 +69,13 @@ def trained(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def real_cifar() -> Path:
-    folder = os.environ.get("SREPR_TEST_DATA")
-    if folder is None:
+def real_cifar(tmp_path_factory) -> Path:
+    """The real images: where SREPR_TEST_DATA says, or unpacked from the sheets beside the repository."""
+    if os.environ.get("SREPR_TEST_DATA"):
+        return Path(os.environ["SREPR_TEST_DATA"])
+    unpack = Path(__file__).parents[2] / "shared" / "data" / "unpack"
+    if not unpack.exists():
         pytest.skip("set SREPR_TEST_DATA to a folder with cifar-100-binary/ and cifar-10-batches-bin/")
-    return Path(folder)
+    folder = tmp_path_factory.mktemp("cifar")
+    subprocess.run([sys.executable, unpack, folder], check=True, stdout=subprocess.DEVNULL)
+    return folder

@@ -8,7 +8,8 @@ import sys
 import pytest
 from benchmarks.kill import TRAIN, start
 
-from srepr.cli import VERBS, in_one_line, nearest, train_default
+from srepr.cli import VERBS, in_one_line, nearest
+from srepr.commands import train_default
 from srepr.config import Train
 from srepr.recipes import RECIPES
 

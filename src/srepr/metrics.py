@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from srepr.batches import as_labels, call, loader, split, to_device
+from srepr.data.longtail import groups
 from srepr.errors import InputError
 from srepr.models.modes import eval_mode
 
@@ -44,8 +45,7 @@ def shot_groups(class_counts: Sequence[int]) -> dict[str, Tensor]:
     n = np.asarray(class_counts)
     if n.ndim != 1 or n.dtype.kind not in "iu" or (n < 0).any():
         raise InputError("class_counts must be the K numbers of training examples: count them with count_labels(data)")
-    masks = {"many": n > 100, "medium": (n >= 20) & (n <= 100), "few": n < 20}
-    return {name: torch.from_numpy(mask) for name, mask in masks.items()}
+    return {name: torch.from_numpy(mask) for name, mask in groups(n).items()}
 
 
 class LongTailMetrics(Metric):

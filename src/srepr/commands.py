@@ -1,0 +1,334 @@
+"""The verbs: fields are arguments, the docstring is the help, `run` is one library call and then text out.
+
+torch is imported only where a verb runs, so that `srepr VERB --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+import tyro
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from srepr.config import Machine, Retrain, Train
+from srepr.errors import InputError
+from srepr.methods import METHODS, Balance, Head, Representation, Start
+from srepr.recipes import RECIPES
+
+
+def show_json(content: object) -> None:
+    """Print for machines.
+
+    >>> show_json({"ece": float("inf")})
+    {
+      "ece": "inf"
+    }
+    """
+    from srepr.runs import plain
+
+    print(json.dumps(plain(content), indent=2, allow_nan=False))
+
+
+def show(renderable: object) -> None:
+    """Print for people; without a terminal the lines are long enough for every table.
+
+    >>> show("digits-lt")
+    digits-lt
+    """
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 100)
+    console.print(renderable)
+
+
+def show_results(results: dict[str, dict[str, Any]], title: str, *, as_json: bool) -> None:
+    """The table of a run, or its numbers as JSON."""
+    from srepr.tables import results_table
+
+    if as_json:
+        show_json(results)
+    else:
+        show(results_table(results, title))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataCommand:
+    """Which data sets there are (list), fetch one (get), verify its files (check), picture its classes (show)."""
+
+    EXAMPLE: ClassVar[str] = "srepr data show cifar100-lt --data-dir data"
+
+    action: Positional[Literal["list", "get", "check", "show"]]
+    """What to do."""
+    source: Positional[Annotated[str, arg(metavar="SOURCE")]] = ""
+    """A name from the list, or a folder, .csv or .npz of yours."""
+    data_dir: Path | None = None
+    """Where the data set's files are, or are to be."""
+    imbalance: float | None = None
+    """show: smallest class over largest class after subsampling."""
+    seed: int = 0
+    """show: which examples are drawn."""
+    url: str | None = None
+    """get: a mirror of the official archive."""
+    force: bool = False
+    """get: fetch again what is there."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        """Do the action."""
+        if self.action != "list" and not self.source:
+            raise InputError(f"srepr data {self.action} needs a source. See: srepr data list")
+        getattr(self, f"{self.action}_")()
+
+    def list_(self) -> None:
+        """A line for each source."""
+        from rich.table import Table
+
+        from srepr.data import catalogue
+
+        if self.json:
+            show_json([dataclasses.asdict(entry) for entry in catalogue()])
+            return
+        table = Table(box=None, pad_edge=False)
+        for name in ("source", "classes", "what", "how to get it"):
+            table.add_column(name, overflow="fold")
+        for entry in catalogue():
+            table.add_row(entry.name, str(entry.classes or "any"), entry.what, entry.how_to_get)
+        show(table)
+
+    def get_(self) -> None:
+        """Download, verify and unpack."""
+        from srepr.data.download import get
+        from srepr.progress import Progress
+
+        if self.data_dir is None:
+            raise InputError("srepr data get needs --data-dir, the folder to put the files into.")
+        with Progress(f"get {self.source} (bytes)", total=0) as progress:
+
+            def report(done: int, total: int | None) -> None:
+                progress.total = total or 0
+                progress.advance(done - progress.done)
+
+            folder = get(self.source, self.data_dir, force=self.force, url=self.url, progress=report)
+        if self.json:
+            show_json({"source": self.source, "folder": folder})
+        else:
+            print(f"{self.source} is in {folder}")
+
+    def check_(self) -> None:
+        """Decode every image, compare every checksum."""
+        from srepr.data.check import check
+
+        problems = check(self.source, data_dir=self.data_dir)
+        if self.json:
+            show_json({"source": self.source, "problems": problems})
+        if problems:
+            more = f" ({len(problems) - 1:,} more problems: see --json)" if len(problems) > 1 else ""
+            raise InputError(problems[0] + more)
+        if not self.json:
+            print(f"{self.source}: everything is there and whole")
+
+    def show_(self) -> None:
+        """The class histogram with sizes and imbalance."""
+        from srepr.data import load
+        from srepr.data.show import show as picture
+
+        data = load(self.source, data_dir=self.data_dir, imbalance=self.imbalance, seed=self.seed)
+        if self.json:
+            show_json({**data.describe(), "counts": data.counts.tolist()})
+        else:
+            show(picture(data))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand:
+    """Stage 1: train with SGD, average with SWA, collect the SWAG posterior, evaluate; or go on where that stopped."""
+
+    EXAMPLE: ClassVar[str] = "srepr train cifar100-lt --data-dir data --out runs/cifar100 --baseline"
+
+    settings: Annotated[Train, arg(name="")]
+    out: Path
+    """The run folder; a run cut short goes on with the same command."""
+    data_dir: Path | None = None
+    """Where the data set's files are."""
+    machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> None:
+        """Train, then print the table."""
+        from srepr.devices import process_rank
+        from srepr.stage1 import train
+
+        results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine)
+        if process_rank() > 0:
+            return
+        show_results(results, f"{self.settings.source}, seed {self.settings.seed}", as_json=self.json)
+
+
+def train_default(words: Sequence[str]) -> TrainCommand:
+    """What `srepr train` assumes: the recipe named among the words, or the defaults for people's own data.
+
+    >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
+    200
+    """
+    named = [word for before, word in itertools.pairwise(["", *words]) if before not in ("--out", "--data-dir")]
+    recipe = next((RECIPES[word] for word in named if word in RECIPES), Train(source=tyro.MISSING))
+    return TrainCommand(settings=recipe, out=tyro.MISSING)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainCommand:
+    """Stage 2: re-train the classifier on frozen features; several methods share one feature cache."""
+
+    EXAMPLE: ClassVar[str] = "srepr retrain runs/cifar100 --method crt lws la disalign srepr"
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """A run folder made by `srepr train`."""
+    method: tuple[str, ...] = ("srepr",)
+    """crt, lws, la, grw, disalign, srepr, tau-norm, ncm: one or several."""
+    name: str | None = None
+    """What to call the head (the method's name when not given)."""
+    stage1: Literal["swa", "sgd"] = "swa"
+    """Which network: the averaged one, or the SGD baseline."""
+    head: Head | None = None
+    """What is trained, instead of the method's own."""
+    start: Start | None = None
+    """Where the head starts, instead of the method's own."""
+    balance: Balance | None = None
+    """How the tail gets its chance, instead of the method's own."""
+    representation: Representation | None = None
+    """Which features, instead of the method's own."""
+    distill: FlagCreatePairsOff[bool] = False
+    """Distil, also where the method does not."""
+    no_distill: FlagCreatePairsOff[bool] = False
+    """Do not distil, also where the method does."""
+    settings: Annotated[Retrain, arg(name="")] = field(default_factory=Retrain)
+    data_dir: Path | None = None
+    """Where the run's data are, if they have moved."""
+    workers: int = 2
+    """Processes that decode image files."""
+    compile: bool = False
+    """Compile the feature extractors, once for all draws."""
+    overwrite: bool = False
+    """Replace a head of the same name that has other settings."""
+    json: bool = False
+    """Print the metrics as JSON."""
+
+    def run(self) -> None:
+        """Re-train, then print the table."""
+        from srepr.methods import method as choose
+        from srepr.stage2 import retrain_run
+
+        if self.name and len(self.method) > 1:
+            raise InputError("--name is for one method. Leave it out, or name one --method.")
+        if self.distill and self.no_distill:
+            raise InputError("--distill and --no-distill exclude each other. Leave one of them out.")
+        changes = {name: getattr(self, name) for name in ("head", "start", "balance", "representation")}
+        changes["distill"] = self.distill if self.distill or self.no_distill else None
+        prefix = "sgd-" if self.stage1 == "sgd" else ""
+        results = retrain_run(
+            self.run_folder,
+            {self.name or prefix + method: choose(method, **changes) for method in self.method},
+            self.settings,
+            stage1=self.stage1,
+            data_dir=self.data_dir,
+            workers=self.workers,
+            compiled=self.compile,
+            overwrite=self.overwrite,
+            quiet=self.json,
+        )
+        show_results(results, str(self.run_folder), as_json=self.json)
+        diverged = [metrics["diverged"] for metrics in results.values() if "diverged" in metrics]
+        if diverged:
+            raise InputError(" ".join(diverged))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateCommand:
+    """The metrics of every network in a run folder, or of one saved network on arrays (--data FILE.npz)."""
+
+    EXAMPLE: ClassVar[str] = "srepr evaluate runs/cifar100 --json"
+
+    what: Positional[Annotated[Path, arg(metavar="RUN|MODEL.safetensors")]]
+    """A run folder, or a network written by srepr."""
+    data: Path | None = None
+    """Arrays x and y to evaluate a saved network on."""
+    data_dir: Path | None = None
+    """Where the run's data are, if they have moved."""
+    test_prior: str = "test"
+    """Weigh the test set to another class prior: uniform, forward50 or backward50 (any imbalance)."""
+    workers: int = 2
+    """Processes that decode image files."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        """Evaluate, then print the table."""
+        from srepr.evaluation import evaluate_file
+        from srepr.stage2 import evaluate_run
+
+        if self.what.suffix == ".safetensors":
+            if self.data is None:
+                raise InputError(
+                    f"{self.what} is a single network. Name arrays to evaluate it on with --data FILE.npz."
+                )
+            results = {self.what.stem: evaluate_file(self.what, self.data)}
+        else:
+            results = evaluate_run(
+                self.what, data_dir=self.data_dir, workers=self.workers, prior=self.test_prior, quiet=self.json
+            )
+        show_results(results, str(self.what), as_json=self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoCommand:
+    """The whole method on real handwritten digits, long-tailed, embedded: no download, a minute on two cores."""
+
+    EXAMPLE: ClassVar[str] = "srepr demo --out runs/demo"
+
+    out: Path = Path("runs/demo")
+    """The run folder."""
+    seed: int = 0
+    """Decides everything that is random."""
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> None:
+        """Train with the baseline, re-train with every method, then print the table."""
+        from srepr.stage1 import train
+        from srepr.stage2 import retrain_run
+
+        settings = dataclasses.replace(RECIPES["digits-lt"], baseline=True, seed=self.seed)
+        stage_1 = train(settings, self.out)
+        heads = retrain_run(self.out, METHODS, Retrain(seed=self.seed), quiet=self.json)
+        show_results({**stage_1, **heads}, f"digits-lt, seed {self.seed}", as_json=self.json)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoctorCommand:
+    """What this machine can do: versions, devices, compiler, bfloat16."""
+
+    EXAMPLE: ClassVar[str] = "srepr doctor"
+
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        """Look and print."""
+        from srepr.devices import diagnose
+
+        findings = diagnose()
+        if self.json:
+            show_json(findings)
+        else:
+            for name, value in findings.items():
+                print(f"{name:<12} {value}")
