@@ -66,13 +66,16 @@ class EpochFeatures:
 
     def batch(self, indices: Indices) -> tuple[Tensor, Tensor]:
         """The representations [M, B, L] and the features of the averaged network [B, L]."""
-        stochastic = torch.from_numpy(np.stack([array[indices] for array in self.stochastic])).float()
-        mean = torch.from_numpy(self.mean[indices]).float()
-        mapped = [array for array in (*self.stochastic, self.mean) if isinstance(array, np.memmap)]
-        if sum(array.nbytes for array in mapped) > LARGE_BYTES:
-            for array in mapped:
+        large = sum(array.nbytes for array in (*self.stochastic, self.mean)) > LARGE_BYTES
+
+        def rows(array: Array) -> Array:
+            taken: Array = array[indices]
+            if large and isinstance(array, np.memmap):  # at once: the system may map megabytes around every row
                 array._mmap.madvise(mmap.MADV_DONTNEED)  # type: ignore[attr-defined]
-        return stochastic, mean
+            return taken
+
+        stochastic = torch.from_numpy(np.stack([rows(array) for array in self.stochastic])).float()
+        return stochastic, torch.from_numpy(rows(self.mean)).float()
 
 
 class FeatureSource(Protocol):
