@@ -9,7 +9,7 @@ import pytest
 from benchmarks.kill import TRAIN, start
 
 from srepr.cli import VERBS, in_one_line, nearest
-from srepr.commands import train_default
+from srepr.commands.stages import train_default
 from srepr.config import Train
 from srepr.recipes import RECIPES
 

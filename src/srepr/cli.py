@@ -14,15 +14,9 @@ from typing import ClassVar, Protocol
 import tyro
 
 from srepr import __version__
-from srepr.commands import (
-    DataCommand,
-    DemoCommand,
-    DoctorCommand,
-    EvaluateCommand,
-    RetrainCommand,
-    TrainCommand,
-    train_default,
-)
+from srepr.commands.data import DataCommand
+from srepr.commands.doctor import DoctorCommand
+from srepr.commands.stages import DemoCommand, EvaluateCommand, RetrainCommand, TrainCommand, train_default
 from srepr.errors import InputError
 
 USAGE = """usage: srepr VERB ...
