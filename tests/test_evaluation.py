@@ -13,8 +13,8 @@ from srepr.config import Train
 from srepr.data import load
 from srepr.errors import InputError
 from srepr.evaluation import measure
+from srepr.opened import evaluate_run
 from srepr.stage1 import train
-from srepr.stage2 import evaluate_run
 
 
 @pytest.fixture

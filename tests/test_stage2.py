@@ -18,8 +18,9 @@ from srepr.features import NetworkFeatures
 from srepr.methods import METHODS, method
 from srepr.metrics import LongTailMetrics
 from srepr.models.split import replace_classifier
+from srepr.opened import evaluate_run, load_head
 from srepr.stage1 import train
-from srepr.stage2 import Frozen, evaluate_run, load_head, posterior_of, retrain_run
+from srepr.stage2 import Frozen, posterior_of, retrain_run
 
 FAST = Retrain(epochs=2, samples=2)
 

@@ -17,7 +17,7 @@ from srepr.data import load
 from srepr.evaluation import prior_weights
 from srepr.methods import METHODS
 from srepr.models.split import replace_classifier
-from srepr.stage2 import load_head
+from srepr.opened import load_head
 
 FAST = ("--epochs", 2, "--samples", 2, "--json")
 NAMES = ["crt", "lws", "la", "disalign", "srepr"]

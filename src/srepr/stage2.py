@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from srepr import heads, runs
+from srepr import runs
 from srepr.checkpoints import About, load_model, load_posterior
 from srepr.config import Retrain
 from srepr.data import LongTailData
 from srepr.data.examples import Examples
+from srepr.data.longtail import Indices
 from srepr.errors import InputError
-from srepr.evaluation import STAGE_1, Stage1, load_run_data, measure_parts, prior_weights
+from srepr.evaluation import STAGE_1, Stage1, load_run_data, prior_weights
 from srepr.features import NetworkFeatures, Sampling
 from srepr.inputs import ExampleInputs
 from srepr.methods import Method
@@ -151,17 +152,21 @@ class Frozen:
         return result
 
     def measure(self, head: nn.Module, examples: Examples, prior: str = "test") -> dict[str, Any]:
-        """The metrics of a head on a part, from its kept features without augmentation."""
-        sampling = Sampling(representation="deterministic", samples=1)
-        features = self.features(examples, sampling, augment=False).epoch(0)
+        """The metrics of a head on a part."""
         metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
         weights = prior_weights(prior, self.about.counts, examples.labels)
-        with torch.inference_mode():
-            for part in np.array_split(np.arange(len(features.labels)), -(-len(features.labels) // CHUNK)):
-                logits = head(features.batch(part)[1])
-                metrics.update(logits, torch.from_numpy(features.labels[part]), weights[part])
+        for part, logits in self.outputs(head, examples):
+            metrics.update(logits, torch.from_numpy(examples.labels[part]), weights[part])
         result: dict[str, Any] = metrics.compute()
         return result
+
+    def outputs(self, head: nn.Module, examples: Examples) -> Iterator[tuple[Indices, Tensor]]:
+        """The logits of a head, chunk by chunk as (indices, [B, K]), from kept features without augmentation."""
+        sampling = Sampling(representation="deterministic", samples=1)
+        features = self.features(examples, sampling, augment=False).epoch(0)
+        for part in np.array_split(np.arange(len(examples)), -(-len(examples) // CHUNK)):
+            with torch.inference_mode():
+                yield part, head(features.batch(part)[1])
 
 
 def posterior_of(run: Path, stage1: Stage1, network: nn.Module) -> Posterior:
@@ -204,56 +209,3 @@ def as_typed(made_of: dict[str, Any]) -> dict[str, Any]:
     {'stage1': 'swa', 'balance': 'la', 'lr': 0.1}
     """
     return {"stage1": made_of["stage1"], **made_of["method"], **made_of["settings"]}
-
-
-def load_head(file: Path) -> nn.Module:
-    """A head from its file.
-
-    >>> head = heads.DisAlign(torch.eye(2), torch.zeros(2))
-    >>> file = getfixture("tmp_path") / "disalign.safetensors"
-    >>> runs.save_tensors(file, head.state_dict(), {"kind": "disalign"})
-    >>> type(load_head(file)).__name__
-    'DisAlign'
-    """
-    tensors, metadata = runs.load_tensors(file)
-    scale = float(tensors["scale"]) if "scale" in tensors else None
-    head = heads.build(metadata["kind"], weight=tensors["weight"], bias=tensors.get("bias"), scale=scale)
-    head.load_state_dict(tensors)
-    return head.requires_grad_(False)
-
-
-def evaluate_run(
-    run: Path, *, data_dir: Path | None = None, workers: int = 0, prior: str = "test", quiet: bool = False
-) -> dict[str, dict[str, Any]]:
-    """Evaluate everything in a run folder: its networks and every head; `results.json` keeps what the test set says.
-
-    >>> evaluate_run(getfixture("tmp_path") / "nothing")
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
-    """
-    data = load_run_data(run, data_dir)
-    if not (run / STAGE_1["swa"]).exists():
-        raise InputError(f"{run} has no trained network yet. Finish it with the `srepr train` command that began it.")
-    results: dict[str, dict[str, Any]] = {}
-    frozen: dict[str, Frozen] = {}
-    for name in STAGE_1:
-        if (run / STAGE_1[name]).exists():
-            network, about = load_model(run / STAGE_1[name])
-            results[name] = measure_parts(network, about, data, workers=workers, prior=prior, quiet=quiet)
-            posterior = posterior_of(run, name, network)
-            frozen[name] = Frozen(
-                run=run, network=network, posterior=posterior, about=about, workers=workers, quiet=quiet
-            )
-    finished = (run / "results.json").exists()  # a training under way holds its folder, and has no heads yet
-    with runs.sole_writer(run) if finished else contextlib.nullcontext():
-        for file in sorted((run / "heads").glob("*.json"), key=lambda path: path.stat().st_mtime_ns):
-            made = runs.read_json(file)
-            if "diverged" in made["metrics"]:
-                results[file.stem] = made["metrics"]
-                continue
-            head = load_head(file.with_suffix(".safetensors"))
-            seconds = {"seconds": made["metrics"]["seconds"]}
-            results[file.stem] = frozen[made["stage1"]].measure_parts(head, data, prior) | seconds
-        if prior == "test" and finished:
-            runs.write_json(run / "results.json", results)
-    return results

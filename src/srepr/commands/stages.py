@@ -145,7 +145,7 @@ class EvaluateCommand:
     def run(self) -> None:
         """Evaluate, then print the table."""
         from srepr.evaluation import evaluate_file
-        from srepr.stage2 import evaluate_run
+        from srepr.opened import evaluate_run
 
         if self.what.suffix == ".safetensors":
             if self.data is None:
