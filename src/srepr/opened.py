@@ -107,6 +107,7 @@ def head_notes(run: Path) -> list[Path]:
 def load_head(file: Path) -> nn.Module:
     """A head from its file.
 
+    >>> import torch
     >>> head = heads.DisAlign(torch.eye(2), torch.zeros(2))
     >>> file = getfixture("tmp_path") / "disalign.safetensors"
     >>> runs.save_tensors(file, head.state_dict(), {"kind": "disalign"})
