@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from srepr import balance, data, dirichlet, metrics, models, objective
     from srepr.errors import InputError
+    from srepr.fitting import collect, fit
     from srepr.metrics import evaluate
     from srepr.posterior import Posterior
     from srepr.retraining import retrain
@@ -19,16 +20,25 @@ __all__ = [
     "InputError",
     "Posterior",
     "balance",
+    "collect",
     "data",
     "dirichlet",
     "evaluate",
+    "fit",
     "metrics",
     "models",
     "objective",
     "retrain",
 ]
 
-_HOMES = {"InputError": "errors", "Posterior": "posterior", "evaluate": "metrics", "retrain": "retraining"}
+_HOMES = {
+    "InputError": "errors",
+    "Posterior": "posterior",
+    "collect": "fitting",
+    "evaluate": "metrics",
+    "fit": "fitting",
+    "retrain": "retraining",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -24,6 +24,7 @@ from srepr.data.sampling import epoch_batches
 from srepr.devices import as_launched, failing_together, open_fabric, process_rank
 from srepr.errors import InputError
 from srepr.evaluation import STAGE_1, Stage1, measure_parts
+from srepr.given import Given, given_network
 from srepr.models.batchnorm import update_batchnorm
 from srepr.recipes import RECIPES
 from srepr.representation import Learner, summed, train_representation
@@ -33,11 +34,18 @@ if TYPE_CHECKING:
 
 
 def train(
-    settings: Train, out: Path, *, data_dir: Path | None = None, machine: Machine | None = None
+    settings: Train,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    machine: Machine | None = None,
+    start: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train, average, recompute BatchNorm, evaluate; the metrics of `swa` (and `sgd`), as in `R/results.json`.
 
     A run that was cut short goes on; one that is finished is left as it is. Other settings or data are refused.
+    `start` is a network that is trained already, a run folder or a checkpoint: the training goes on from its weights,
+    and it stands in the run as the baseline, as it was given.
 
     >>> from srepr.recipes import settings_for
     >>> settings = replace(settings_for("digits-lt"), epochs=1)
@@ -47,7 +55,10 @@ def train(
     """
     machine = as_launched(machine or Machine())
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
-    about = describe(settings, data)
+    given = None if start is None else given_network(start, data)
+    if given is not None and settings.baseline:
+        raise InputError("with --from the given network is the baseline. Leave --baseline out.")
+    about = describe(settings, data) if given is None else given.about
     settings = replace(settings, network=about.network)
     share = min(settings.batch_size, len(data.train)) // (machine.devices * machine.num_nodes)
     if share < 2:
@@ -61,6 +72,8 @@ def train(
         arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
         wanted = {**asdict(settings), **arithmetic}
         wanted["data"]["protocol"] = data.protocol
+        if given is not None:
+            wanted["from"] = given.digest
         place = data_dir if settings.source in RECIPES else Path(settings.source)
         facts = {"data_dir": str(place.resolve() if place else ""), "examples": data.describe()}
         runs.open_run(out, wanted, {**runs.provenance(), **facts})
@@ -72,7 +85,7 @@ def train(
         if not (out / "results.json").exists():
             fabric.launch()
             with failing_together(out):
-                run_branches(settings, about, data, machine, fabric, out)
+                run_branches(settings, about, data, machine, fabric, out, given)
         elif leads:
             shutil.rmtree(out / "state", ignore_errors=True)
     results: dict[str, dict[str, Any]] = runs.read_json(out / "results.json")
@@ -117,12 +130,19 @@ def describe(settings: Train, data: LongTailData) -> About:
 
 
 def run_branches(
-    settings: Train, about: About, data: LongTailData, machine: Machine, fabric: Fabric, out: Path
+    settings: Train,
+    about: About,
+    data: LongTailData,
+    machine: Machine,
+    fabric: Fabric,
+    out: Path,
+    given: Given | None = None,
 ) -> None:
     """Train, and write each branch's network when it is finished; the results come last and mark the end."""
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
-        network = about.build().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        network = about.build() if given is None else copy.deepcopy(given.network)
+        network = network.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         leads = fabric.global_rank == 0
         options = {
             "workers": machine.workers,
@@ -130,6 +150,11 @@ def run_branches(
             "world_size": fabric.world_size,
             "quiet": not leads,
         }
+        if given is not None:
+            metrics = measure_parts(network, about, data, **options)
+            if leads:
+                runs.write_json(out / "state" / "sgd.json", metrics)
+                save_model(out / STAGE_1["sgd"], network, about)
         for epoch, learner in train_representation(network, data.train, settings, machine, fabric, out):
             finished = learner.network
             if epoch.branch == "swa":
@@ -142,7 +167,7 @@ def run_branches(
                     save_posterior(out / "posterior.safetensors", learner.posterior)
     fabric.barrier()
     if leads:
-        names = ["sgd", "swa"] if settings.baseline else ["swa"]
+        names = ["sgd", "swa"] if settings.baseline or given else ["swa"]
         runs.write_json(out / "results.json", {name: runs.read_json(out / "state" / f"{name}.json") for name in names})
         shutil.rmtree(out / "state")
     fabric.barrier()

@@ -18,6 +18,8 @@ from srepr.errors import InputError
 from srepr.methods import METHODS, Balance, Head, Representation, Start
 from srepr.recipes import RECIPES
 
+COLLECT_EPOCHS = 10  # the paper's, around other projects' checkpoints
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCommand:
@@ -30,6 +32,9 @@ class TrainCommand:
     """The run folder; a run cut short goes on with the same command."""
     data_dir: Path | None = None
     """Where the data set's files are."""
+    start: Annotated[Path | None, arg(name="from")] = None
+    """A network that is trained already, a run folder or a checkpoint: its posterior is collected in a few epochs
+    (10 when not given) at the constant rate --optim.swa-lr."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     json: bool = False
     """Print the results as JSON."""
@@ -39,7 +44,7 @@ class TrainCommand:
         from srepr.devices import process_rank
         from srepr.stage1 import train
 
-        results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine)
+        results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine, start=self.start)
         if process_rank() > 0:
             return
         show_results(results, f"{self.settings.source}, seed {self.settings.seed}", as_json=self.json)
@@ -50,9 +55,15 @@ def train_default(words: Sequence[str]) -> TrainCommand:
 
     >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
     200
+    >>> train_default(["cifar100-lt", "--from", "ride.pth", "--out", "R"]).settings.captures
+    10
     """
-    named = [word for before, word in itertools.pairwise(["", *words]) if before not in ("--out", "--data-dir")]
+    paths = ("--out", "--data-dir", "--from")
+    named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
     recipe = next((RECIPES[word] for word in named if word in RECIPES), Train(source=tyro.MISSING))
+    if any(word.split("=")[0] == "--from" for word in words):
+        optim = dataclasses.replace(recipe.optim, swa_start=0.0, warmup_epochs=0.0)
+        recipe = dataclasses.replace(recipe, epochs=COLLECT_EPOCHS, optim=optim)
     return TrainCommand(settings=recipe, out=tyro.MISSING)
 
 

@@ -106,7 +106,7 @@ def _by_output(model: nn.Module, linear: Mapping[str, nn.Module], example: Any) 
     like = next(tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point())
     try:
         with torch.no_grad(), eval_mode(model):
-            logits = call(model, _placed(example, like))
+            logits = call(model, placed(example, like))
     finally:
         for hook in hooks:
             hook.remove()
@@ -118,9 +118,16 @@ def _by_output(model: nn.Module, linear: Mapping[str, nn.Module], example: Any) 
     )
 
 
-def _placed(inputs: Any, like: Tensor) -> Any:
+def placed(inputs: Any, like: Tensor) -> Any:
+    """The inputs on the device, and where they are floating-point in the dtype, of a parameter of the model.
+
+    >>> placed({"x": torch.zeros(2), "ids": torch.tensor([1])}, torch.zeros(1, dtype=torch.float16))["x"].dtype
+    torch.float16
+    """
     if isinstance(inputs, Mapping):
-        return {key: _placed(value, like) for key, value in inputs.items()}
+        return {key: placed(value, like) for key, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return type(inputs)(placed(value, like) for value in inputs)
     if isinstance(inputs, Tensor):
         return inputs.to(like) if inputs.is_floating_point() else inputs.to(like.device)
     return inputs
