@@ -54,10 +54,11 @@ class Block(nn.Module):
         return F.relu(y + x)
 
 
-def resnet32(classes: int) -> nn.Sequential:
-    blocks = [Block(16, 16, 1) for _ in range(5)]
-    blocks += [Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(4))]
-    blocks += [Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(4))]
+def resnet(classes: int, n: int = 5) -> nn.Sequential:
+    """A ResNet of 6 n + 2 layers."""
+    blocks = [Block(16, 16, 1) for _ in range(n)]
+    blocks += [Block(16, 32, 2), *(Block(32, 32, 1) for _ in range(n - 1))]
+    blocks += [Block(32, 64, 2), *(Block(64, 64, 1) for _ in range(n - 1))]
     stem = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
@@ -72,7 +73,7 @@ def images_per_second(dataset: Cifar, *, classes: int, batch_size: int, workers:
         num_workers=workers,
         persistent_workers=workers > 0,
     )
-    model = resnet32(classes)
+    model = resnet(classes)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
     pace = 0.0

@@ -90,7 +90,7 @@ def plain_crt_seconds(work: Any, data: Any) -> float:
 
     from benchmarks import plain
 
-    network = plain.resnet32(len(data.class_names)).eval()
+    network = plain.resnet(len(data.class_names)).eval()
     body, classifier = network[:-1], network[-1]
     labels = data.train.labels
     dataset = plain.Cifar(np.ascontiguousarray(data.train.inputs.transpose(0, 2, 3, 1)), labels)

@@ -101,7 +101,7 @@ def cifar_folder(name: str) -> Iterator[Path | None]:
 def operations_per_image() -> float:
     """Floating-point operations of convolutions and products, forward and backward, for one image."""
     with FlopCounterMode(display=False) as counter:
-        plain.resnet32(CLASSES)(torch.zeros(2, 3, 32, 32)).sum().backward()
+        plain.resnet(CLASSES)(torch.zeros(2, 3, 32, 32)).sum().backward()
     return float(counter.get_total_flops()) / 2
 
 
