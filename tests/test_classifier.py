@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
-from scipy import special
+from scipy import special, stats
 from torch import nn
 
 from srepr import dirichlet
@@ -122,6 +122,54 @@ def test_a_prior_may_be_counts_may_be_replaced_and_may_rule_a_class_out():
     assert without.mutual_information.isfinite().all()
     with pytest.raises(InputError, match="the target prior must hold shares of 0 or more"):
         model.with_prior([0, 0, 0])
+
+
+@given(st.lists(st.floats(-50, 50), min_size=3, max_size=3), st.lists(st.integers(1, 1000), min_size=3, max_size=3))
+def test_the_law_of_a_prior(logits, counts):
+    """softmax(z + log p - log(1 / K)) in float64, and a second prior takes the place of the first."""
+    model = Classifier(nn.Identity()).with_prior([1, 2, 1000]).with_prior(counts)
+    shares = np.array(counts) / sum(counts)
+    expected = special.softmax(np.array(logits) + np.log(shares) - np.log(1 / 3))
+    np.testing.assert_allclose(model.predict(torch.tensor([logits])).probabilities[0], expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("trained_on", [None, [900, 90, 10]])
+def test_a_prior_is_the_bayes_rule_of_a_problem_whose_posterior_is_known(trained_on):
+    """Three normal distributions; the logits of the Bayes classifier for the shares of its training, even if None."""
+    places, x = np.array([-1.0, 0.0, 2.0]), np.linspace(-4, 5, 50)
+    density = stats.norm.pdf(x[:, None], places)
+    logits = torch.from_numpy(np.log(density * (trained_on or [1, 1, 1]))).float()
+    for prior in ([0.2, 0.3, 0.5], [1, 1, 1], [0.0, 0.9, 0.1]):
+        posterior = density * prior / (density * prior).sum(1, keepdims=True)
+        found = Classifier(nn.Identity(), expects=trained_on).with_prior(prior).predict(logits)
+        np.testing.assert_allclose(found.probabilities, posterior, atol=1e-6)
+
+
+@pytest.mark.parametrize("prior", [[1], [1, 1], [1] * 5])
+def test_a_prior_for_another_number_of_classes_is_refused_at_once_or_by_the_first_pass(prior):
+    model = Classifier(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 4)))
+    with pytest.raises(InputError, match=f"the prior has {len(prior)} shares and no layer of the model as many"):
+        model.with_prior(prior)
+    unknown = Classifier(nn.Identity()).with_prior(prior)
+    with pytest.raises(InputError, match=f"the prior has {len(prior)} classes, the model 3: give one share for each."):
+        unknown(LOGITS)
+    with pytest.raises(InputError, match="the prior has 8 classes, the model 4"):
+        model.with_prior([1] * 8).predict(LOGITS)
+
+
+@pytest.mark.parametrize(
+    ("prior", "complaint"),
+    [
+        ([0.5, float("nan"), 0.5], "the prior must be a finite share or count for each class"),
+        ([0.5, float("inf"), 0.5], "the prior must be a finite share or count for each class"),
+        ([[0.5, 0.5]], "the prior must be a finite share or count for each class"),
+        ([0.5, -0.1, 0.6], "the target prior must hold shares of 0 or more"),
+        ([0, 0, 0], "the target prior must hold shares of 0 or more"),
+    ],
+)
+def test_what_is_no_prior_is_refused_in_words(prior, complaint):
+    with pytest.raises(InputError, match=complaint):
+        Classifier(nn.Identity()).with_prior(prior)
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])

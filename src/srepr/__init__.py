@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from srepr import balance, data, dirichlet, metrics, models, objective
+    from srepr import analysis, balance, data, dirichlet, metrics, models, objective
     from srepr.errors import InputError
     from srepr.fitting import collect, fit
     from srepr.metrics import evaluate
@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "InputError",
     "Posterior",
+    "analysis",
     "balance",
     "collect",
     "data",

@@ -1,11 +1,12 @@
 """How the library takes in "data" and calls "any model".
 
 Data is a DataLoader, a Dataset, a pair of arrays or an iterable of batches; a batch is (inputs, labels), or a dict
-that holds "labels" (Hugging Face). A model takes the inputs, or the dict as keywords, and answers with logits in one
-of the usual wrappings. Everything else in the library sees only `loader`, `split` and `call`.
+that holds "labels" (Hugging Face). A model takes the input, several as its arguments, or the dict as keywords, and
+answers with logits in one of the usual wrappings. Everything else in the library sees only `loader`, `split`, `call`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,10 @@ def split(batch: Any) -> tuple[Any, Tensor]:
         raise InputError(f"the batch has no 'labels' among {sorted(batch)}: rename the column of the labels")
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], as_labels(batch[1])
-    raise InputError("a batch must be (inputs, labels) or a dict with 'labels': check the Dataset or its collate_fn")
+    raise InputError(
+        "a batch must be (inputs, labels), ((input, input), labels) or a dict with 'labels': check the Dataset or its"
+        " collate_fn"
+    )
 
 
 def as_labels(values: Any, classes: int | None = None) -> Tensor:
@@ -94,12 +98,29 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
 
 
 def call(model: nn.Module, inputs: Any) -> Tensor:
-    """The model's logits, whether it returns them bare, first in a tuple, or as `.logits` or ["logits"].
+    """The model's logits; the inputs are brought to the device and the precision of its first floating-point weight.
 
-    >>> call(nn.Identity(), torch.zeros(2, 3)).shape
+    A dict is given as keywords, a tuple or list as arguments.
+
+    >>> call(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64)).shape
+    torch.Size([4, 2])
+    >>> call(nn.Bilinear(3, 1, 2), (torch.zeros(4, 3), torch.zeros(4, 1))).shape
+    torch.Size([4, 2])
+    """
+    like = next((tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()), None)
+    if like is not None:
+        inputs = placed(inputs, like)
+    if isinstance(inputs, Mapping):
+        return logits_in(model, model(**inputs))
+    return logits_in(model, model(*inputs) if isinstance(inputs, tuple | list) else model(inputs))
+
+
+def logits_in(model: nn.Module, output: Any) -> Tensor:
+    """The logits in what the model has returned: bare, first in a tuple, or as `.logits` or ["logits"].
+
+    >>> logits_in(nn.Identity(), {"loss": None, "logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
     """
-    output = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
     if hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, Mapping):
@@ -109,6 +130,22 @@ def call(model: nn.Module, inputs: Any) -> Tensor:
     if not isinstance(output, Tensor):
         raise InputError(f"{type(model).__name__} returns no logits: return a tensor, or an object with .logits")
     return output
+
+
+def placed(inputs: Any, like: Tensor) -> Any:
+    """The inputs on the device, and where they are floating-point in the dtype, of a weight of the model.
+
+    >>> placed({"x": torch.zeros(2), "ids": torch.tensor([1])}, torch.zeros(1, dtype=torch.float16))["x"].dtype
+    torch.float16
+    """
+    if isinstance(inputs, Tensor):
+        dtype = like.dtype if inputs.is_floating_point() else inputs.dtype
+        return inputs.to(like.device, dtype, non_blocking=True)
+    if isinstance(inputs, Mapping):
+        return {name: placed(value, like) for name, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return [placed(value, like) for value in inputs]
+    return inputs
 
 
 def to_device(inputs: Any, device: torch.device | str) -> Any:

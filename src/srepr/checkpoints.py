@@ -35,6 +35,12 @@ class About:
     std: tuple[float, ...]
     """What inputs are normalised with."""
 
+    @classmethod
+    def from_json(cls, text: str) -> About:
+        """What `json.dumps(asdict(about))` wrote down."""
+        fields = json.loads(text)
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+
     def build(self) -> nn.Module:
         """The network, with fresh weights."""
         return build(self.network, len(self.class_names), **self.options)
@@ -60,9 +66,7 @@ def load_model(path: Path) -> tuple[nn.Module, About]:
     tensors, metadata = runs.load_tensors(path)
     if "about" not in metadata:
         raise InputError(f"{path} does not say which network it holds. Use a model written by `srepr train`.")
-    fields = json.loads(metadata["about"])
-    lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-    about = About(**{**fields, **lists})
+    about = About.from_json(metadata["about"])
     network = about.build()
     try:
         network.load_state_dict(tensors)

@@ -14,8 +14,14 @@ from typing import ClassVar, Protocol
 import tyro
 
 from srepr import __version__
+from srepr.commands.analyze import AnalyzeCommand
 from srepr.commands.data import DataCommand
 from srepr.commands.doctor import DoctorCommand
+from srepr.commands.export import ExportCommand
+from srepr.commands.import_ import ImportCommand
+from srepr.commands.predict import PredictCommand
+from srepr.commands.report import ReportCommand
+from srepr.commands.reproduce import ReproduceCommand
 from srepr.commands.stages import DemoCommand, EvaluateCommand, RetrainCommand, TrainCommand, train_default
 from srepr.errors import InputError
 
@@ -28,6 +34,12 @@ Long-tailed classification: a better model for rare classes, and probabilities t
   srepr train SOURCE --out R               stage 1: SGD, SWA and the SWAG posterior
   srepr retrain R --method srepr           stage 2: the classifier, on stochastic features
   srepr evaluate R                         the metrics of everything in a run folder
+  srepr analyze R                          the paper's analyses: numbers, and figures for print
+  srepr report R -o report.html            one page: what changed, class by class
+  srepr reproduce NAME                     the paper's tables, our numbers beside its own
+  srepr predict R INPUT... -o out.csv      label, probability and uncertainty of images, tables, arrays
+  srepr export R --format onnx -o FILE     a file to deploy: safetensors, torch.export or ONNX
+  srepr import CHECKPOINT --out R          another project's network as a run folder, read without executing it
   srepr doctor                             what this machine can do
 
 Every verb takes --help. Example: srepr train digits-lt --out runs/digits --baseline
@@ -131,5 +143,11 @@ VERBS: dict[str, type[Command]] = {
     "train": TrainCommand,
     "retrain": RetrainCommand,
     "evaluate": EvaluateCommand,
+    "analyze": AnalyzeCommand,
+    "report": ReportCommand,
+    "reproduce": ReproduceCommand,
+    "predict": PredictCommand,
+    "export": ExportCommand,
+    "import": ImportCommand,
     "doctor": DoctorCommand,
 }

@@ -179,16 +179,22 @@ class NetworkFeatures:
         inputs: Inputs,
         sampling: Sampling,
         *,
+        calibration: Inputs | None = None,
         folder: Path | None = None,
         device: torch.device | None = None,
         compiled: bool = False,
         quiet: bool = False,
     ) -> None:
-        """`network` has the averaged weights and their BatchNorm statistics; `posterior` is drawn from."""
+        """`network` has the averaged weights and their BatchNorm statistics; `posterior` is drawn from.
+
+        A draw's own BatchNorm statistics are those of `calibration`: of the training data where other data are swept.
+        """
         assert posterior.classifier is not None
         self.network, self.posterior, self.inputs, self.sampling = network, posterior, inputs, sampling
         self.device, self.compiled, self.quiet = device or default_device(), compiled, quiet
-        if folder is None or sampling.fresh or inputs.fingerprint() is None:
+        self.calibration = inputs if calibration is None else calibration
+        unknown = None in (inputs.fingerprint(), self.calibration.fingerprint())
+        if folder is None or sampling.fresh or unknown:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)
         self.folder = folder
@@ -228,7 +234,7 @@ class NetworkFeatures:
                     outputs = run(to_device(inputs, self.device))
                 for source, features in zip(sources, outputs, strict=True):
                     files[source].write(self.stored(features).tobytes())
-                files["labels", view].write(labels.numpy().astype(np.int64).tobytes())
+                files["labels", view].write(labels.cpu().numpy().astype(np.int64).tobytes())
                 progress.advance(len(labels))
             for source, file in files.items():
                 file.flush()
@@ -238,10 +244,10 @@ class NetworkFeatures:
                 runs.write_json(self.path(source).with_suffix(".json"), about)
 
     def extractor(self, name: str) -> nn.Module:
-        """The feature extractor of that name, folded and laid out for speed."""
-        assert self.posterior.classifier is not None
-        body = feature_extractor(self.network, self.posterior.classifier)
-        body = channels_last(body.to(self.device))
+        """The feature extractor of that name, folded and laid out for speed where the network allows it."""
+        body = self.body()
+        if self.allows_speed:
+            body = channels_last(body)
         if name != "mean":
             _, number, _, _, epoch = name.split()
             seeds = np.random.SeedSequence((self.sampling.seed, int(epoch), int(number)))
@@ -251,8 +257,29 @@ class NetworkFeatures:
                 for parameter_name, parameter in body.named_parameters():
                     parameter.copy_(weights[parameter_name])
             if self.sampling.batchnorm == "recalibrate":
-                update_batchnorm(body, self.inputs.calibration(self.sampling.calibration))
-        return channels_last(fold_batchnorm(body))
+                update_batchnorm(body, self.calibration.calibration(self.sampling.calibration))
+        return channels_last(fold_batchnorm(body)) if self.allows_speed else body.eval()
+
+    def body(self) -> nn.Module:
+        """The averaged network without its classifier."""
+        assert self.posterior.classifier is not None
+        return feature_extractor(self.network, self.posterior.classifier).to(self.device)
+
+    @cached_property
+    def allows_speed(self) -> bool:
+        """Whether folded and laid out for speed the network does the same: `x.view` may not run, and a branch that
+        was not traced may take another way.
+        """
+        body = self.body().eval()
+        batches = self.calibration.calibration(1)  # held to the end of the trial, and with it the seed of its dropout
+        inputs = next(batches)
+        with torch.inference_mode():
+            features = call(body, inputs)
+            try:
+                fast = call(channels_last(fold_batchnorm(body)), inputs)
+            except RuntimeError:
+                return False
+        return bool(((fast - features).abs() <= 1e-3 * features.abs().max()).all())
 
     @cached_property
     def dtype(self) -> type[np.floating[Any]]:
@@ -274,7 +301,10 @@ class NetworkFeatures:
         digest = hashlib.sha256()
         for tensors in (self.network.state_dict(), self.posterior.mean(), self.posterior.variance()):
             for name, tensor in sorted(tensors.items()):
-                digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+                if isinstance(tensor, Tensor):  # and not what a module keeps as its extra state
+                    digest.update(
+                        name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+                    )
         return digest.hexdigest()
 
     def made_of(self, source: Source) -> dict[str, Any]:
@@ -289,6 +319,8 @@ class NetworkFeatures:
                 "batchnorm": self.sampling.batchnorm,
                 "calibration": self.sampling.calibration,
             }
+            if self.calibration is not self.inputs:
+                about["calibrated on"] = self.calibration.fingerprint()
         return about
 
     def path(self, source: Source) -> Path:

@@ -1,7 +1,8 @@
 """The classifiers that stage 2 trains, each a module from features [..., L] to logits [..., K].
 
 A linear head is a plain `nn.Linear`. The others start as the stage-1 classifier (W, b), keep it in buffers, and train
-a few parameters around it (paper, section A.2).
+a few parameters around it (paper, section A.2). A cosine classifier, told by its scale, stays one: its linear head is
+`Cosine`, and around it the others see unit features (`srepr.models.cosine`).
 """
 
 import math
@@ -12,12 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srepr.errors import InputError
+from srepr.models.cosine import Cosine as Cosine  # also a head
+from srepr.models.cosine import on_unit_parts, unit_parts
 
 
 class LearnableWeightScaling(nn.Module):
     """LWS, w_k / |w_k|^tau with one learned tau, or f_k w_k with a learned factor for each class; the bias stays.
 
-    Starts as the stage-1 classifier: tau = 0, f = 1.
+    Starts as the stage-1 classifier: tau = 0, f = 1. The lengths of a cosine classifier are all the same: tau is then
+    a temperature.
 
     >>> head = LearnableWeightScaling(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.zeros(2))
     >>> head(torch.ones(2))
@@ -26,11 +30,13 @@ class LearnableWeightScaling(nn.Module):
 
     weight: Tensor
     bias: Tensor | None
+    scale: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, per_class: bool = False) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, per_class: bool = False, scale: Tensor | None = None
+    ) -> None:
         super().__init__()
-        self.register_buffer("weight", weight.detach().clone())
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        _keep_classifier(self, weight, bias, scale)
         if per_class:
             self.factor = nn.Parameter(weight.new_ones(len(weight)))
         else:
@@ -54,7 +60,7 @@ class LearnableWeightScaling(nn.Module):
         >>> LearnableWeightScaling(torch.eye(2), None, per_class=True)(torch.tensor([[5.0, 6.0]])).tolist()
         [[5.0, 6.0]]
         """
-        return F.linear(features, self.scaled_weight(), self.bias)
+        return F.linear(_seen(features, self.scale), self.scaled_weight(), self.bias)
 
 
 class DisAlign(nn.Module):
@@ -69,12 +75,12 @@ class DisAlign(nn.Module):
 
     weight: Tensor
     bias: Tensor | None
+    scale: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> None:
         super().__init__()
         classes = len(weight)
-        self.register_buffer("weight", weight.detach().clone())
-        self.register_buffer("bias", None if bias is None else bias.detach().clone())
+        _keep_classifier(self, weight, bias, scale)
         self.alpha = nn.Parameter(weight.new_ones(classes))
         self.beta = nn.Parameter(weight.new_zeros(classes))
         self.gamma = nn.Parameter(weight.new_zeros(classes))
@@ -86,33 +92,9 @@ class DisAlign(nn.Module):
         >>> DisAlign(torch.eye(2), None)(torch.tensor([[5.0, 6.0]])).tolist()
         [[5.0, 6.0]]
         """
-        z = F.linear(features, self.weight, self.bias)
+        z = F.linear(_seen(features, self.scale), self.weight, self.bias)
         s = (z @ self.gamma + self.delta).sigmoid().unsqueeze(-1)
         return s * (self.alpha * z + self.beta) + (1 - s) * z
-
-
-class Cosine(nn.Module):
-    """scale * cos(x, w_k): a learned direction for each class, and a fixed scale.
-
-    >>> head = Cosine(torch.tensor([[2.0, 0.0], [0.0, 5.0]]), scale=30.0)
-    >>> head(torch.tensor([3.0, 4.0])).tolist()
-    [18.0, 24.0]
-    """
-
-    scale: Tensor
-
-    def __init__(self, weight: Tensor, scale: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight.detach().clone())
-        self.register_buffer("scale", weight.new_tensor(scale))
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits [..., K].
-
-        >>> Cosine(torch.eye(2), scale=10.0)(torch.tensor([[7.0, 0.0]])).tolist()
-        [[10.0, 0.0]]
-        """
-        return self.scale * F.linear(F.normalize(features, dim=-1), F.normalize(self.weight, dim=-1))
 
 
 def tau_norm(weight: Tensor, bias: Tensor | None, tau: float = 1.0) -> nn.Linear:
@@ -125,26 +107,27 @@ def tau_norm(weight: Tensor, bias: Tensor | None, tau: float = 1.0) -> nn.Linear
     return _linear(_normalised(weight, tau), bias)
 
 
-def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, scale: float = 30.0) -> Cosine:
+def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, scale: Tensor | float = 30.0) -> Cosine:
     """A cosine head whose directions are the classes' mean features: no training, one pass over (features, labels).
 
     Features [B, L] are brought to length 1 before the mean, so that no long vector speaks for its class (Kang et
-    al. 2020). The scale does not move the decision, only how sure it sounds. Memory is one [K, L] sum.
+    al. 2020), each expert's for itself where the scale has a number for each. The scale does not move the decision,
+    only how sure it sounds. Memory is one [K, L] sum.
 
     >>> head = nearest_class_mean([(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1]))], classes=2)
     >>> head(torch.tensor([3.0, 4.0])).argmax().item()
     1
     """
-    sums = None
+    sums, scale = None, torch.as_tensor(scale)
     for features, labels in batches:
         if sums is None:
             sums = features.new_zeros(classes, features.shape[1], dtype=torch.float64)
-        sums.index_add_(0, labels, F.normalize(features.double(), dim=1))
+        sums.index_add_(0, labels, unit_parts(features.double(), scale))
     if sums is None:
         raise InputError("there are no features to average; give at least one batch of (features, labels).")
     for k in (sums == 0).all(1).nonzero().flatten().tolist():
         raise InputError(f"class {k} has no features other than 0; add an example of it or drop the class.")
-    return Cosine(F.normalize(sums, dim=1).to(features.dtype), scale)  # the sum points where the mean does
+    return Cosine(unit_parts(sums, scale).to(features.dtype), scale)  # the sum points where the mean does
 
 
 def build(
@@ -154,12 +137,13 @@ def build(
     bias: Tensor | None,
     start: str = "stage 1",
     seed: int = 0,
-    scale: float | None = None,
+    scale: Tensor | float | None = None,
 ) -> nn.Module:
     """The trainable head `kind` (linear, lws, lws-per-class, disalign, cosine) for a stage-1 classifier (W, b).
 
     It starts as that classifier, or, linear and cosine only, with `start="random"`: W and b from
-    U(-1/sqrt(L), 1/sqrt(L)), a function of the seed alone. `scale` belongs to the cosine head.
+    U(-1/sqrt(L), 1/sqrt(L)), a function of the seed alone. With a `scale` the classifier is a cosine one, and so is
+    its linear head.
 
     >>> build("linear", weight=torch.eye(2), bias=torch.zeros(2))
     Linear(in_features=2, out_features=2, bias=True)
@@ -173,17 +157,16 @@ def build(
         weight = torch.empty(weight.shape).uniform_(-bound, bound, generator=generator).to(weight)
         if bias is not None:
             bias = torch.empty(bias.shape).uniform_(-bound, bound, generator=generator).to(bias)
+    if kind == "cosine" and scale is None:
+        raise InputError("a cosine head needs its scale, the length of its logits: most are trained with 30.")
+    scale = None if scale is None else torch.as_tensor(scale)
     match kind:
-        case "linear":
-            return _linear(weight, bias)
+        case "linear" | "cosine":
+            return _linear(weight, bias) if scale is None else Cosine(weight, scale)
         case "lws" | "lws-per-class":
-            return LearnableWeightScaling(weight, bias, per_class=kind == "lws-per-class")
+            return LearnableWeightScaling(weight, bias, kind == "lws-per-class", scale)
         case "disalign":
-            return DisAlign(weight, bias)
-        case "cosine":
-            if scale is None:
-                raise InputError("a cosine head needs its scale, the length of its logits: most are trained with 30.")
-            return Cosine(weight, scale)
+            return DisAlign(weight, bias, scale)
     raise InputError(f"no head is called {kind!r}. Known: linear, lws, lws-per-class, disalign, cosine.")
 
 
@@ -197,9 +180,21 @@ def as_linear(head: nn.Module) -> nn.Linear | None:
     """
     if isinstance(head, nn.Linear):
         return head
-    if isinstance(head, LearnableWeightScaling):
+    if isinstance(head, LearnableWeightScaling) and head.scale is None:
         return _linear(head.scaled_weight(), head.bias)
     return None
+
+
+def _keep_classifier(head: nn.Module, weight: Tensor, bias: Tensor | None, scale: Tensor | None) -> None:
+    """The stage-1 classifier as buffers: z = W x + b, and with a scale z = W' u(x)."""
+    if scale is not None:
+        weight = on_unit_parts(weight, scale)
+    for name, tensor in {"weight": weight, "bias": bias, "scale": scale}.items():
+        head.register_buffer(name, None if tensor is None else tensor.detach().clone())
+
+
+def _seen(features: Tensor, scale: Tensor | None) -> Tensor:
+    return features if scale is None else unit_parts(features, scale)
 
 
 def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:

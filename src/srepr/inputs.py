@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class ExampleInputs:
 
 @dataclass(frozen=True)
 class LoaderInputs:
-    """The batches of a user's own loader; its shuffling and augmentation are repeatable as far as torch decides them.
+    """The batches of a user's own loader; its shuffling and augmentation are repeatable (see `seeded`).
 
     >>> loader = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)], batch_size=2)
     >>> [labels.tolist() for _, labels in LoaderInputs(loader, seed=0).sweep(0)]
@@ -122,7 +123,8 @@ class LoaderInputs:
 
 @contextmanager
 def seeded(loader: Any, seed: int) -> Iterator[None]:
-    """Inside, what torch decides in reading the loader follows from the seed; afterwards no generator has moved.
+    """Inside, what torch, numpy or Python decide by their own generators follows from the seed; afterwards none of
+    these has moved, nor those of the loader.
 
     >>> loader = torch.utils.data.DataLoader(range(9), shuffle=True, generator=torch.Generator())
     >>> orders = []
@@ -133,12 +135,17 @@ def seeded(loader: Any, seed: int) -> Iterator[None]:
     True
     """
     own = (getattr(part, "generator", None) for part in (loader, getattr(loader, "sampler", None)))
-    generators = [torch.default_generator, *(generator for generator in own if generator is not None)]
+    generators = [torch.default_generator, *torch.cuda.default_generators, *filter(None, own)]
     before = [generator.get_state() for generator in generators]
+    numpys, pythons = np.random.get_state(), random.getstate()
     for generator in generators:
         generator.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
     try:
         yield
     finally:
         for generator, state in zip(generators, before, strict=True):
             generator.set_state(state)
+        np.random.set_state(numpys)
+        random.setstate(pythons)

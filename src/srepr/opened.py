@@ -115,8 +115,8 @@ def load_head(file: Path) -> nn.Module:
     'DisAlign'
     """
     tensors, metadata = runs.load_tensors(file)
-    scale = float(tensors["scale"]) if "scale" in tensors else None
-    head = heads.build(metadata["kind"], weight=tensors["weight"], bias=tensors.get("bias"), scale=scale)
+    bias, scale = tensors.get("bias"), tensors.get("scale")
+    head = heads.build(metadata["kind"], weight=tensors["weight"], bias=bias, scale=scale)
     head.load_state_dict(tensors)
     return head.requires_grad_(False)
 

@@ -8,21 +8,22 @@ quantity is accumulated by Welford's update, in float64 (Technometrics 4(3), 196
     delta = x - mean,   mean <- mean + delta / n,   m2 <- m2 + delta (x - mean),   variance = m2 / n
 """
 
-import copy
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from srepr.errors import InputError
-from srepr.models.split import find_classifier, unwrap
+from srepr.models.split import duplicate, find_classifier, unwrap
 
 
 class Posterior:
     """The mean and the variance of a model's parameters over the states given to `update`, and draws from them.
 
     Only theta is sampled: the parameters of the classifier (found by structure, or named by `classifier`) stay at
-    their mean in every draw. `model` is a copy of the network on the CPU, to build networks from; buffers and integer
+    their mean in every draw. (`srepr.retrain` finds the classifier anew, by running a batch, where none was `named`.)
+    `model` is a copy of the network on the CPU, to build networks from; buffers and integer
     parameters are not averaged, the copy takes them from the newest model. All dicts map names to tensors on the CPU.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 3))
@@ -37,9 +38,11 @@ class Posterior:
     """
 
     def __init__(self, model: nn.Module, *, classifier: str | None = None) -> None:
-        self.model = copy.deepcopy(unwrap(model)).cpu()
+        if any(is_lazy(parameter) for parameter in unwrap(model).parameters()):
+            raise InputError("the model has lazy layers without weights: run one batch through it first")
+        self.model = duplicate(model).cpu()
         self.count = 0
-        self.classifier = classifier
+        self.classifier = self.named = classifier
         self._no_classifier = ""  # why none was found: said only when a draw needs one
         floating = {name: p for name, p in self.model.named_parameters() if p.is_floating_point()}
         self._mean = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in floating.items()}

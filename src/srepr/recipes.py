@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from srepr.config import Optim, Train
 
 RECIPES: dict[str, Train] = {
@@ -59,3 +61,16 @@ def settings_for(source: str) -> Train:
     100
     """
     return RECIPES.get(source) or Train(source=source)
+
+
+COLLECT_EPOCHS = 10
+
+
+def collecting(recipe: Train, epochs: int | None = None) -> Train:
+    """The recipe for going on from a network that is trained already: a few epochs at the SWA rate, all captured.
+
+    >>> collecting(RECIPES["cifar100-lt"]).captures
+    10
+    """
+    optim = replace(recipe.optim, swa_start=0.0, warmup_epochs=0.0)
+    return replace(recipe, epochs=COLLECT_EPOCHS if epochs is None else epochs, optim=optim, baseline=False)

@@ -7,7 +7,6 @@ It does not matter where the features come from: kept from one sweep, made anew 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
@@ -29,10 +28,10 @@ from srepr.features import FeatureSource, Given, NetworkFeatures, Sampling
 from srepr.inputs import LoaderInputs, seeded
 from srepr.methods import Balance, Head, Method, Representation, Start
 from srepr.methods import method as choose
-from srepr.models.batchnorm import update_batchnorm
-from srepr.models.split import find_classifier, replace_classifier, unwrap
+from srepr.models.cosine import Cosine
 from srepr.objective import srepr_loss
 from srepr.posterior import Posterior
+from srepr.prepared import prepare
 from srepr.progress import Progress
 
 EXPLODED = 100.0  # times the loss of guessing, on the class with the largest weight
@@ -51,9 +50,13 @@ def train_head(
     how: Method,
     settings: Retrain,
     *,
+    scale: Tensor | None = None,
     quiet: bool = True,
 ) -> nn.Module:
     """The head that the method makes of the stage-1 classifier (weight [K, L], bias [K]) on these features.
+
+    A `scale` says that the classifier is a cosine one (`srepr.models.cosine`), and the head becomes one. The heads of
+    several experts are trained together, on the averaged logits that are also the prediction.
 
     >>> from srepr.features import Given
     >>> from srepr.methods import METHODS
@@ -66,14 +69,16 @@ def train_head(
     if len(counts) != len(weight):
         raise InputError(f"there are counts of {len(counts)} classes for a classifier of {len(weight)}. Give as many.")
     weight = weight.detach().float().cpu()
-    if how.head == "tau-norm":
-        return heads.tau_norm(weight, bias, settings.tau).requires_grad_(False)
+    scale = None if scale is None else scale.float().cpu()
+    if how.head == "tau-norm":  # of a cosine classifier it is the classifier: lengths do not count
+        norm = heads.tau_norm(weight, bias, settings.tau) if scale is None else Cosine(weight, scale)
+        return norm.requires_grad_(False)
     if how.head == "ncm":
         every = source.epoch(0)
         parts = np.array_split(np.arange(len(every.labels)), -(-len(every.labels) // 1024))
         batches = ((every.batch(part)[1], torch.from_numpy(every.labels[part])) for part in parts)
-        return heads.nearest_class_mean(batches, len(counts)).requires_grad_(False)
-    head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed)
+        return heads.nearest_class_mean(batches, len(counts), 30.0 if scale is None else scale).requires_grad_(False)
+    head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed, scale=scale)
     offset = logit_offset(counts, settings.rho) if how.balance == "la" else None
     class_weight = mean_one(grw_weights(counts, settings.rho), counts) if how.balance == "grw" else None
     decay = settings.weight_decay if how.head == "linear" else 0.0
@@ -143,7 +148,8 @@ def retrain(
     `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels". A posterior is averaged, and its
     BatchNorm statistics recomputed on `train`; a plain model is taken as it is, with nothing to draw from. The named
     method's choices can be changed one by one. `settings` are the fields of `srepr.config.Retrain`. Who has only
-    embeddings passes their `nn.Linear` and (features, labels), features [N, L] or [M, N, L].
+    embeddings passes their `nn.Linear` and (features, labels), features [N, L] or [M, N, L]. A classifier that is a
+    cosine one stays one.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> data = (torch.randn(60, 2), torch.tensor([0] * 50 + [1] * 10))
@@ -151,38 +157,54 @@ def retrain(
     >>> better.predict(torch.zeros(1, 2)).probabilities.shape
     torch.Size([1, 2])
     """
-    how = choose(method, head=head, start=start, balance=balance, representation=representation, distill=distill)
-    known = {entry.name for entry in fields(Retrain)}
-    if not settings.keys() <= known:
-        raise InputError(f"retrain has no setting {min(settings.keys() - known)!r}. Known: {', '.join(sorted(known))}")
-    wanted = Retrain(epochs=epochs, samples=samples, seed=seed, **settings)
-    if isinstance(posterior_or_model, nn.Linear):
+    choices = {"head": head, "start": start, "balance": balance, "representation": representation, "distill": distill}
+    how, wanted = chosen(method, epochs=epochs, samples=samples, seed=seed, **choices, **settings)
+    if isinstance(posterior_or_model, nn.Linear | Cosine):
         layer = posterior_or_model
         given = given_features(train, layer, seed)
         if how.representation == "deterministic":
             given = Given(given.epoch(0).mean, given.labels)
         if class_counts is None:
-            class_counts = np.bincount(given.labels, minlength=layer.out_features).tolist()
-        new = train_head(given, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
+            class_counts = np.bincount(given.labels, minlength=len(layer.weight)).tolist()
+        new = train_head(
+            given, layer.weight, bias_of(layer), class_counts, how, wanted, scale=scale_of(layer), quiet=quiet
+        )
         return Classifier(new.to(layer.weight), temperature=wanted.temperature).eval()
 
-    inputs = LoaderInputs(shuffled(train, seed), seed)
-    posterior, network = averaged(posterior_or_model, inputs, classifier)
     if how.representation == "swag" and not isinstance(posterior_or_model, Posterior):
         raise InputError(
             f"{method} draws from a posterior, and a plain model has none. Pass a srepr.Posterior that was updated"
-            " during training, or representation='augment'."
+            " during training, or one of srepr.collect, or representation='augment'."
         )
-    assert posterior.classifier is not None
-    layer = linear_classifier(network, posterior.classifier)
+    inputs = LoaderInputs(shuffled(train, seed), seed)
+    ready = prepare(posterior_or_model, inputs, classifier)
+    layer = ready.layer
     if class_counts is None:
         with seeded(train, seed):
-            class_counts = count_labels(train, layer.out_features)
-    device = None if isinstance(posterior_or_model, Posterior) else layer.weight.device
-    source = NetworkFeatures(network, posterior, inputs, sampling_for(how, wanted), device=device, quiet=quiet)
-    new = train_head(source, layer.weight, bias_of(layer), class_counts, how, wanted, quiet=quiet)
-    finished = replace_classifier(network, posterior.classifier, new.to(layer.weight))
-    return Classifier(finished, temperature=wanted.temperature).eval()
+            class_counts = count_labels(train, len(layer.weight))
+    source = NetworkFeatures(
+        ready.network, ready.posterior, inputs, sampling_for(how, wanted), device=layer.weight.device, quiet=quiet
+    )
+    new = train_head(
+        source, layer.weight, bias_of(layer), class_counts, how, wanted, scale=scale_of(layer), quiet=quiet
+    )
+    return Classifier(ready.finished(new), temperature=wanted.temperature).eval()
+
+
+def chosen(method: str, **keywords: Any) -> tuple[Method, Retrain]:
+    """The method and the settings that keywords of `retrain` ask for.
+
+    >>> chosen("srepr", balance="cbs", samples=5)[0].balance
+    'cbs'
+    >>> chosen("srepr", sampels=5)
+    Traceback (most recent call last):
+    srepr.errors.InputError: retrain has no setting 'sampels'. Known: ...
+    """
+    choices = {entry.name: keywords.pop(entry.name, None) for entry in fields(Method)}
+    known = {entry.name for entry in fields(Retrain)}
+    if not keywords.keys() <= known:
+        raise InputError(f"retrain has no setting {min(keywords.keys() - known)!r}. Known: {', '.join(sorted(known))}")
+    return choose(method, **choices), Retrain(**keywords)
 
 
 def sampling_for(how: Method, settings: Retrain) -> Sampling:
@@ -203,61 +225,43 @@ def sampling_for(how: Method, settings: Retrain) -> Sampling:
     )
 
 
-def averaged(
-    posterior_or_model: Posterior | nn.Module, inputs: LoaderInputs, classifier: str | None
-) -> tuple[Posterior, nn.Module]:
-    """A posterior, and a network with its mean and BatchNorm statistics of its own.
-
-    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> data = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)])
-    >>> averaged(model, LoaderInputs(data, seed=0), None)[0].classifier
-    '2'
-    """
-    first, _ = next(inputs.sweep(0))
-    if isinstance(posterior_or_model, Posterior):
-        posterior = posterior_or_model
-        name = find_classifier(posterior.model, first, name=classifier or posterior.classifier)
-        network = copy.deepcopy(posterior.model)
-        posterior.apply_mean(network)
-        if posterior.count > 1:
-            update_batchnorm(network, (batch for batch, _ in inputs.sweep(0)))
-        posterior = Posterior.from_moments(network, posterior.mean(), posterior.variance(), posterior.count, name)
-    else:
-        network = copy.deepcopy(unwrap(posterior_or_model))
-        posterior = Posterior(network, classifier=find_classifier(network, first, name=classifier))
-        posterior.update(network)
-    return posterior, network.eval()
-
-
-def linear_classifier(network: nn.Module, name: str) -> nn.Linear:
-    """The classifier of that name, which must be a linear layer.
+def linear_classifier(network: nn.Module, name: str) -> nn.Linear | Cosine:
+    """The classifier of that name, which must be a linear layer, or one that is linear in directions.
 
     >>> linear_classifier(nn.Sequential(nn.ReLU()), "0")
     Traceback (most recent call last):
-    srepr.errors.InputError: the classifier '0' is a ReLU. Re-training needs an nn.Linear.
+    srepr.errors.InputError: the classifier '0' is a ReLU. Re-training needs an nn.Linear or a srepr.models.Cosine.
     """
     layer = network.get_submodule(name)
-    if not isinstance(layer, nn.Linear):
-        raise InputError(f"the classifier {name!r} is a {type(layer).__name__}. Re-training needs an nn.Linear.")
+    if not isinstance(layer, nn.Linear | Cosine):
+        raise InputError(
+            f"the classifier {name!r} is a {type(layer).__name__}. Re-training needs an nn.Linear or a"
+            " srepr.models.Cosine."
+        )
     return layer
 
 
-def bias_of(layer: nn.Linear) -> Tensor | None:
+def bias_of(layer: nn.Linear | Cosine) -> Tensor | None:
     """The bias in float32 on the CPU, where there is one."""
     return layer.bias.detach().float().cpu() if layer.bias is not None else None
 
 
-def given_features(train: Any, layer: nn.Linear, seed: int) -> Given:
+def scale_of(layer: nn.Linear | Cosine) -> Tensor | None:
+    """The scale of a cosine classifier; a linear one has none."""
+    return layer.scale if isinstance(layer, Cosine) else None
+
+
+def given_features(train: Any, layer: nn.Linear | Cosine, seed: int) -> Given:
     """A user's own embeddings for this classifier, (features, labels) or batches of them."""
     if isinstance(train, tuple | list) and len(train) == 2 and getattr(train[0], "ndim", 0) == 3:
         features, labels = train
     else:
         parts = list(LoaderInputs(loader(train), seed).sweep(0))
         features, labels = (torch.cat(part) for part in zip(*parts, strict=True))
-    if features.shape[-1] != layer.in_features:
+    if features.shape[-1] != layer.weight.shape[1]:
         raise InputError(f"{layer} needs features of that length, and these are {list(features.shape)}.")
     array = features.detach().float().cpu().numpy() if isinstance(features, Tensor) else features
-    return Given(array, as_labels(labels, layer.out_features).cpu().numpy())
+    return Given(array, as_labels(labels, len(layer.weight)).cpu().numpy())
 
 
 def shuffled(train: Any, seed: int) -> Iterable[Any]:

@@ -26,8 +26,9 @@ from srepr.features import NetworkFeatures, Sampling
 from srepr.inputs import ExampleInputs
 from srepr.methods import Method
 from srepr.metrics import LongTailMetrics
+from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
-from srepr.retraining import EPOCHS, Diverged, bias_of, linear_classifier, sampling_for, train_head
+from srepr.retraining import EPOCHS, Diverged, bias_of, linear_classifier, sampling_for, scale_of, train_head
 
 CHUNK = 1024
 
@@ -39,6 +40,7 @@ def retrain_run(
     *,
     stage1: Stage1 = "swa",
     data_dir: Path | None = None,
+    cache: Path | None = None,
     workers: int = 0,
     compiled: bool = False,
     overwrite: bool = False,
@@ -46,8 +48,9 @@ def retrain_run(
 ) -> dict[str, dict[str, Any]]:
     """Train a head for each (name, method) on the run's network, write heads/NAME, and return their metrics.
 
-    All share one feature cache. A name that exists with the same settings is left as it is; with other ones it is
-    refused. A method that diverges is reported as such in its metrics (`diverged`), and the others go on.
+    All share one feature cache, in the run or in the folder `cache`. A name that exists with the same settings is
+    left as it is; with other ones it is refused. A method that diverges is reported as such in its metrics
+    (`diverged`), and the others go on.
 
     >>> from srepr.methods import METHODS
     >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
@@ -73,12 +76,18 @@ def retrain_run(
             raise InputError(f"a head cannot be called {name!r}. Use letters, digits, '-', '+', '.' and '_'.")
         if how.representation == "swag" and stage1 == "sgd":
             raise InputError(f"{name} draws from the posterior, and the SGD baseline has none. Use --stage1 swa.")
+        if how.representation == "swag" and "imported" in trained:
+            collect = f"srepr train {trained['source']} --from {run} --out NEW"
+            raise InputError(
+                f"{name} draws from a posterior, and an imported network has none. Collect one: {collect}"
+            )
     data = load_run_data(run, data_dir)
     frozen = Frozen(
         run=run,
         network=network,
         posterior=posterior,
         about=about,
+        cache=cache,
         workers=workers,
         compiled=compiled,
         quiet=quiet,
@@ -105,18 +114,23 @@ class Frozen:
     network: nn.Module
     posterior: Posterior
     about: About
+    cache: Path | None = None
+    """Where features are kept, instead of in the run."""
     workers: int = 0
     compiled: bool = False
     quiet: bool = False
 
-    def features(self, examples: Examples, sampling: Sampling, *, augment: bool) -> NetworkFeatures:
-        """The features of a part of the data, kept in the run's cache."""
+    def features(
+        self, examples: Examples, sampling: Sampling, *, augment: bool, calibration: Examples | None = None
+    ) -> NetworkFeatures:
+        """The features of a part of the data, kept in the run's cache; draws are calibrated on it, or on another."""
         return NetworkFeatures(
             self.network,
             self.posterior,
             ExampleInputs(examples, sampling.seed, self.workers, augment),
             sampling,
-            folder=self.run / "cache",
+            calibration=None if calibration is None else ExampleInputs(calibration, sampling.seed, self.workers),
+            folder=self.cache or self.run / "cache",
             compiled=self.compiled,
             quiet=self.quiet,
         )
@@ -130,7 +144,16 @@ class Frozen:
         layer = linear_classifier(self.network, "fc")
         note, weights = (self.run / "heads" / f"{name}.{suffix}" for suffix in ("json", "safetensors"))
         try:
-            head = train_head(source, layer.weight, bias_of(layer), self.about.counts, how, settings, quiet=self.quiet)
+            head = train_head(
+                source,
+                layer.weight,
+                bias_of(layer),
+                self.about.counts,
+                how,
+                settings,
+                scale=scale_of(layer),
+                quiet=self.quiet,
+            )
         except Diverged as error:
             metrics: dict[str, Any] = {"diverged": str(error)}
             note.unlink(missing_ok=True)
@@ -138,7 +161,7 @@ class Frozen:
         else:
             seconds = round(time.monotonic() - began, 2)
             metrics = {**self.measure_parts(head, data), "seconds": seconds}
-            kind = {"tau-norm": "linear", "ncm": "cosine"}.get(how.head, how.head)
+            kind = "cosine" if isinstance(head, Cosine) else "linear" if how.head == "tau-norm" else how.head
             note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old one
             runs.save_tensors(weights, head.state_dict(), {"kind": kind, "made of": json.dumps(wanted)})
         runs.write_json(note, {**wanted, "metrics": metrics})

@@ -16,9 +16,7 @@ from srepr.commands.output import show_results
 from srepr.config import Machine, Retrain, Train
 from srepr.errors import InputError
 from srepr.methods import METHODS, Balance, Head, Representation, Start
-from srepr.recipes import RECIPES
-
-COLLECT_EPOCHS = 10  # the paper's, around other projects' checkpoints
+from srepr.recipes import RECIPES, collecting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +60,7 @@ def train_default(words: Sequence[str]) -> TrainCommand:
     named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
     recipe = next((RECIPES[word] for word in named if word in RECIPES), Train(source=tyro.MISSING))
     if any(word.split("=")[0] == "--from" for word in words):
-        optim = dataclasses.replace(recipe.optim, swa_start=0.0, warmup_epochs=0.0)
-        recipe = dataclasses.replace(recipe, epochs=COLLECT_EPOCHS, optim=optim)
+        recipe = collecting(recipe)
     return TrainCommand(settings=recipe, out=tyro.MISSING)
 
 
@@ -185,7 +182,8 @@ class DemoCommand:
     """Print the results as JSON."""
 
     def run(self) -> None:
-        """Train with the baseline, re-train with every method, then print the table."""
+        """Train with the baseline, re-train with every method, print the table and write the page about it."""
+        from srepr.report import write_report
         from srepr.stage1 import train
         from srepr.stage2 import retrain_run
 
@@ -193,3 +191,7 @@ class DemoCommand:
         stage_1 = train(settings, self.out)
         heads = retrain_run(self.out, METHODS, Retrain(seed=self.seed), quiet=self.json)
         show_results({**stage_1, **heads}, f"digits-lt, seed {self.seed}", as_json=self.json)
+        page = self.out / "report.html"
+        write_report([self.out], page, quiet=self.json)
+        if not self.json:
+            print(f"The report is {page}")

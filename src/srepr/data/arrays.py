@@ -34,7 +34,7 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
     ((4,), ('crow', 'wren'), 8, 2)
     """
     x, y = _by_part(path)
-    x = {part: _inputs(f"x{_SUFFIXES[part]} in {path}", values) for part, values in x.items()}
+    x = {part: checked_inputs(f"x{_SUFFIXES[part]} in {path}", values) for part, values in x.items()}
     y, class_names = _labels(path, y)
     for part in x:
         if len(x[part]) != len(y[part]) or x[part].shape[1:] != x["train"].shape[1:]:
@@ -61,11 +61,11 @@ def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray
     Traceback (most recent call last):
     srepr.errors.InputError: birds.npz cannot be read: ...
     """
-    arrays = _open(path)
+    arrays = open_arrays(path)
     suffix = "_test" if "x_test" in arrays else ""
     if not {f"x{suffix}", f"y{suffix}"} <= arrays.keys():
         raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}. It must hold x and y, or x_test and y_test")
-    x, y = _inputs(f"x{suffix} in {path}", arrays[f"x{suffix}"]), arrays[f"y{suffix}"]
+    x, y = checked_inputs(f"x{suffix} in {path}", arrays[f"x{suffix}"]), arrays[f"y{suffix}"]
     if y.dtype.kind == "U":
         numbers = {name: number for number, name in enumerate(class_names)}
         y = np.array([numbers.get(name, -1) for name in y.tolist()])
@@ -74,7 +74,13 @@ def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray
     return x, y.astype(np.int64)
 
 
-def _open(path: Path) -> Arrays:
+def open_arrays(path: Path) -> Arrays:
+    """The arrays of an .npz file by name; one that carries objects is refused, not executed.
+
+    >>> np.savez(getfixture("tmp_path") / "birds.npz", x=np.zeros((2, 3)))
+    >>> list(open_arrays(getfixture("tmp_path") / "birds.npz"))
+    ['x']
+    """
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
@@ -85,7 +91,7 @@ def _open(path: Path) -> Arrays:
 
 
 def _by_part(path: Path) -> tuple[Arrays, Arrays]:
-    arrays = _open(path)
+    arrays = open_arrays(path)
     found = ", ".join(arrays) or "nothing"
     if "x" in arrays and "y" in arrays:
         arrays = {"x_train": arrays["x"], "y_train": arrays["y"]}
@@ -95,8 +101,12 @@ def _by_part(path: Path) -> tuple[Arrays, Arrays]:
     return {p: arrays["x" + s] for p, s in parts.items()}, {p: arrays["y" + s] for p, s in parts.items()}
 
 
-def _inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Images as uint8 [N, C, H, W], vectors as float32 [N, D]."""
+def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Images as uint8 [N, C, H, W], vectors as float32 [N, D]; `what` they are is named where they are neither.
+
+    >>> checked_inputs("x", np.zeros((5, 8, 8), dtype=np.uint8)).shape
+    (5, 1, 8, 8)
+    """
     if x.ndim == 2 and x.dtype.kind in "fiub":
         vectors = x.astype(np.float32)
         broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))

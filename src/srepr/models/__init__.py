@@ -13,7 +13,9 @@ from torch import nn
 
 from srepr.errors import InputError
 from srepr.models.batchnorm import update_batchnorm
+from srepr.models.cosine import Cosine
 from srepr.models.fold import fold_batchnorm
+from srepr.models.foreign import StagedResNet
 from srepr.models.mlp import mlp
 from srepr.models.resnet import resnet18, resnet50, resnext50
 from srepr.models.resnet_cifar import resnet8, resnet14, resnet20, resnet32
@@ -21,6 +23,8 @@ from srepr.models.split import feature_extractor, find_classifier, replace_class
 
 __all__ = [
     "NETWORKS",
+    "Cosine",
+    "StagedResNet",
     "build",
     "feature_extractor",
     "find_classifier",
@@ -46,6 +50,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
     "resnext50": resnext50,
+    "resnet": StagedResNet,
     "mlp": mlp,
 }
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from srepr.batches import call, to_device
+from srepr.batches import call
 from srepr.errors import InputError
 from srepr.models.modes import eval_mode
 from srepr.models.split import unwrap
@@ -49,7 +49,7 @@ def update_batchnorm(
             for layer in layers:
                 layer.momentum = 1.0  # after a batch the running statistics are those of the batch
             for inputs in batches:
-                call(model, to_device(inputs, device))
+                call(model, inputs)
     finally:
         for hook in hooks:
             hook.remove()

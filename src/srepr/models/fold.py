@@ -32,6 +32,8 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
     )
     """
     folded = copy.deepcopy(unwrap(model)).eval()
+    if not any(isinstance(module, _BatchNorm) for module in folded.modules()):
+        return folded
     try:
         graph = _ConvolutionTracer().trace(folded)
     except Exception:  # whatever the model's own code raises when it is given proxies

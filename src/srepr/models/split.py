@@ -8,13 +8,13 @@ Nothing here changes the model that is given. Names are dotted module names in t
 
 import copy
 from collections.abc import Mapping
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from srepr.batches import call
+from srepr.batches import call, logits_in
 from srepr.errors import InputError
 from srepr.models.modes import eval_mode
 
@@ -38,11 +38,28 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = model.get_submodule(inside[0])
 
 
+def duplicate(model: nn.Module) -> nn.Module:
+    """A copy of the unwrapped model; what a pass with gradients has left in it is copied without its history.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> layer.last = layer(torch.zeros(1, 2))
+    >>> duplicate(layer).last.requires_grad
+    False
+    """
+    model = unwrap(model)
+    left = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    copies = {id(tensor): tensor.detach().clone() for tensor in left if not tensor.is_leaf}
+    for buffer in filter(is_lazy, model.buffers()):  # torch copies lazy parameters, but not lazy buffers
+        copies[id(buffer)] = UninitializedBuffer(device=buffer.device, dtype=buffer.dtype)  # type: ignore[call-arg]
+    return copy.deepcopy(model, copies)
+
+
 def find_classifier(model: nn.Module, example: Any = None, *, name: str | None = None) -> str:
     """The dotted name of the layer that makes the logits: nn.Linear, or any leaf module with a matrix `weight`.
 
     With `example`, one batch of inputs (a tensor, or a dict of keyword arguments), the model says so itself: the layer
-    is the one whose output is the model's, or the only one whose output has that shape. Without, it is read off the
+    is the one whose output is the model's, or the only one whose output has that shape, or would after a pooling of
+    what lies between batch and classes. Without, it is read off the
     structure: among the layers under a conventional name (fc, classifier, head, ...), or among all where there is no
     such name, the only one whose output no later layer could take in. A `name` that is given is only checked.
 
@@ -103,34 +120,20 @@ def _by_output(model: nn.Module, linear: Mapping[str, nn.Module], example: Any) 
         module.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output}))
         for name, module in linear.items()
     ]
-    like = next(tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point())
     try:
         with torch.no_grad(), eval_mode(model):
-            logits = call(model, placed(example, like))
+            logits = call(model, example)
     finally:
         for hook in hooks:
             hook.remove()
-    fitting = {name: output for name, output in outputs.items() if getattr(output, "shape", None) == logits.shape}
+    outputs = {name: output for name, output in outputs.items() if isinstance(output, Tensor)}
+    fitting = {name: output for name, output in outputs.items() if output.shape == logits.shape}
     return (
         [name for name, output in fitting.items() if output is logits]
         or [name for name, output in fitting.items() if torch.equal(output.to(logits), logits)]
         or list(fitting)
+        or [name for name, z in outputs.items() if z.dim() > 2 and (len(z), z.shape[-1]) == logits.shape]
     )
-
-
-def placed(inputs: Any, like: Tensor) -> Any:
-    """The inputs on the device, and where they are floating-point in the dtype, of a parameter of the model.
-
-    >>> placed({"x": torch.zeros(2), "ids": torch.tensor([1])}, torch.zeros(1, dtype=torch.float16))["x"].dtype
-    torch.float16
-    """
-    if isinstance(inputs, Mapping):
-        return {key: placed(value, like) for key, value in inputs.items()}
-    if isinstance(inputs, tuple | list):
-        return type(inputs)(placed(value, like) for value in inputs)
-    if isinstance(inputs, Tensor):
-        return inputs.to(like) if inputs.is_floating_point() else inputs.to(like.device)
-    return inputs
 
 
 def _listing(names: Mapping[str, nn.Module] | list[str]) -> str:
@@ -148,8 +151,8 @@ def replace_classifier(model: nn.Module, name: str, head: nn.Module) -> nn.Modul
     >>> replace_classifier(model, "2", nn.Linear(8, 5))(torch.zeros(1, 4)).shape
     torch.Size([1, 5])
     """
-    duplicate = copy.deepcopy(unwrap(model))
-    return swap(duplicate, duplicate.get_submodule(find_classifier(duplicate, name=name)), head)
+    changed = duplicate(model)
+    return swap(changed, changed.get_submodule(find_classifier(changed, name=name)), head)
 
 
 def swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
@@ -195,7 +198,8 @@ def feature_extractor(model: nn.Module, name: str) -> nn.Module:
 class _Tap(nn.Module):
     """Stands in for the classifier: keeps what it is given, and answers with zeros in the shape of the logits.
 
-    The zeros let the rest of the model's forward pass go through, whatever it does to logits.
+    The zeros let the rest of the model's forward pass go through, whatever it does to logits. Where the classifier is
+    given a sequence [B, T, L] and the model pools its logits, the features take their place and are pooled instead.
     """
 
     def __init__(self, name: str, classifier: nn.Module) -> None:
@@ -209,15 +213,13 @@ class _Tap(nn.Module):
         self.seen = None
 
     def forward(self, features: Tensor) -> Tensor:
-        if features.dim() != 2:
-            raise InputError(
-                f"{self.name} is given features of shape {list(features.shape)}: only [B, L] can be split"
-            )
         if self.seen is not None:
             raise InputError(
                 f"{self.name} is called more than once for an input: only models that call it once can be split"
             )
         self.seen = features
+        if features.dim() > 2:
+            return features
         return features.new_zeros(len(features), self.sizes - features.shape[1])
 
     def close(self, model: nn.Module, args: Any, output: Any) -> Tensor:
@@ -226,4 +228,9 @@ class _Tap(nn.Module):
             raise InputError(
                 f'the model never calls {self.name}: name the layer that makes the logits with classifier="..."'
             )
-        return features
+        pooled = features if features.dim() == 2 else logits_in(model, output)
+        if pooled.dim() != 2:
+            raise InputError(
+                f"{self.name} is given features of shape {list(features.shape)}: only [B, L] can be split"
+            )
+        return pooled

@@ -1,0 +1,1 @@
+"""From a run folder to predictions and to files that can be deployed."""

@@ -1,0 +1,185 @@
+"""The model card: what a model is, what it was trained on, how well it works, and what it is not for.
+
+`gather` collects the facts, which go into every exported file as JSON; `model_card` tells them as a page of Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from srepr import runs
+from srepr.checkpoints import About
+from srepr.classifier import Classifier
+from srepr.data.longtail import groups
+from srepr.deploy.deployable import choose_head
+from srepr.evaluation import STAGE_1
+from srepr.tables import COLUMNS, NAMES, cell
+
+GROUPS = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
+
+
+def gather(path: Path, head: str | None, classifier: Classifier, about: About) -> dict[str, Any]:
+    """The facts about a classifier of a run folder, or of a file, which brings its own along.
+
+    >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
+    ...               mean=(0.0,), std=(1.0,))
+    >>> gather(Path("model.safetensors"), None, Classifier(about.build()), about)
+    Traceback (most recent call last):
+    srepr.errors.InputError: model.safetensors does not exist. Is the training finished?
+    """
+    facts = _of_file(path) if path.suffix == ".safetensors" else _of_run(path, choose_head(path, head))
+    return {
+        **facts,
+        "network": about.network,
+        "class_names": about.class_names,
+        "counts": about.counts,
+        "shape": about.shape,
+        "normalisation": {"mean": about.mean, "std": about.std},
+        "temperature": classifier.temperature,
+        "prior": None if classifier.shift is None else _prior(classifier, classifier.shift),
+        "exported with": runs.provenance()["versions"],
+    }
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    _, metadata = runs.load_tensors(path)
+    return cast(dict[str, Any], json.loads(metadata.get("facts", "{}")))
+
+
+def _of_run(run: Path, name: str) -> dict[str, Any]:
+    config, settings = runs.read_json(run / "config.json"), runs.read_settings(run)
+    kept = ("source", "seed", "epochs", "batch_size", "mixup")
+    facts: dict[str, Any] = {
+        "head": name,
+        "command": config.get("command"),
+        "versions": config.get("versions"),
+        "data": config.get("examples"),
+        "training": {key: settings[key] for key in kept if key in settings} | settings.get("optim", {}),
+    }
+    if name in STAGE_1:
+        results = run / "results.json"
+        return {**facts, "metrics": runs.read_json(results).get(name, {}) if results.exists() else {}}
+    return {**facts, **runs.read_json(run / "heads" / f"{name}.json")}  # stage1, method, settings, metrics
+
+
+def _prior(classifier: Classifier, shift: Tensor) -> list[float]:
+    expects = np.ones(len(shift)) if classifier.expects is None else np.asarray(classifier.expects)
+    shares = expects * np.exp(shift.double().numpy())
+    return cast(list[float], (shares / shares.sum()).tolist())
+
+
+def model_card(facts: Mapping[str, Any]) -> str:
+    r"""The facts as a page of Markdown.
+
+    >>> facts = {"network": "mlp", "class_names": ["a", "b"], "counts": [200, 3], "shape": [4], "temperature": 20.0,
+    ...          "normalisation": {"mean": [0.0], "std": [1.0]}, "prior": None, "metrics": {"acc": 0.5, "ece": 0.1}}
+    >>> print(model_card(facts).splitlines()[0])
+    # A classifier of 2 classes: mlp
+    """
+    head = facts.get("head")
+    name = " with the head ".join([facts["network"], *([NAMES.get(head, head)] if head else [])])
+    sections = {
+        f"# A classifier of {len(facts['class_names']):,} classes: {name}": _what(facts),
+        "## Data": _data(facts),
+        "## Metrics": _metrics(facts),
+        "## Calibration": _calibration(facts),
+        "## Intended use and limits": _limits(facts),
+        "## How it was made": _how(facts),
+    }
+    return "\n\n".join(part for pair in sections.items() for part in pair) + "\n"
+
+
+def _what(facts: Mapping[str, Any]) -> str:
+    shape = facts["shape"]
+    kind = f"images {shape} (channels, height, width)" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
+    return (
+        f"It takes {kind} and answers with a probability for each class, in one forward pass. The logits z are also "
+        f"a Dirichlet, alpha = exp(z / {facts['temperature']:g}): a small sum of alpha is an input that it knows "
+        "little about."
+    )
+
+
+def _data(facts: Mapping[str, Any]) -> str:
+    counts = np.asarray(facts["counts"])
+    source = facts.get("training", {}).get("source")
+    rows = [
+        f"| {name} ({GROUPS[name]}) | {inside.sum():,} | {counts[inside].sum():,} |"
+        for name, inside in groups(counts).items()
+    ]
+    return "\n".join(
+        [
+            f"Trained on {counts.sum():,} examples" + (f" of `{Path(source).name}`" if source else "") + ", the "
+            f"largest class with {counts.max():,} and the smallest with {counts.min():,}.",
+            "",
+            "| classes with training examples | classes | examples |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
+
+
+def _metrics(facts: Mapping[str, Any]) -> str:
+    metrics = facts.get("metrics") or {}
+    parts = {"test": metrics, "validation": metrics.get("validation", {})}
+    rows = [
+        f"| {part} | {measured['n']:,} | {' | '.join(cell(column, measured.get(column)) for column in COLUMNS)} |"
+        for part, measured in parts.items()
+        if measured.get("n")
+    ]
+    if not rows:
+        return "Not measured: there was no test part."
+    heading = f"| part | examples | {' | '.join(COLUMNS.values())} |"
+    table = "\n".join([heading, "|---" * (2 + len(COLUMNS)) + "|", *rows])
+    return f"{table}\n\nAccuracy in per cent; many, medium and few by the number of training examples, as above."
+
+
+def _calibration(facts: Mapping[str, Any]) -> str:
+    bins = [row for row in (facts.get("metrics") or {}).get("bins", []) if row["count"]]
+    if not bins:
+        return "Not measured."
+    rows = [f"| {row['confidence']:.3f} | {row['accuracy']:.3f} | {row['count']:,.0f} |" for row in bins]
+    heading = f"Expected calibration error {facts['metrics']['ece']:.3f} on the test part, over these bins:"
+    return "\n".join([heading, "", "| confidence | accuracy | examples |", "|---|---|---|", *rows])
+
+
+def _limits(facts: Mapping[str, Any]) -> str:
+    counts = np.asarray(facts["counts"])
+    fewest = facts["class_names"][int(counts.argmin())]
+    prior = facts.get("prior")
+    mix = (
+        "The probabilities are for classes that come as often as its training made it expect: a re-trained head, "
+        "equally often; the network of stage 1, as in the training data."
+        if prior is None
+        else f"The probabilities are for a known mix of the classes (from {min(prior):.3g} to {max(prior):.3g} of the "
+        "inputs); the metrics above were measured without it."
+    )
+    return (
+        "For inputs like those it was trained on; it answers with one of its classes whatever it is shown. A class "
+        f"with few examples ({fewest}: {counts.min():,}) is known less well than the average says: look at its own "
+        f"accuracy first. {mix}"
+    )
+
+
+def _how(facts: Mapping[str, Any]) -> str:
+    training = facts.get("training", {})
+    steps = {
+        "Command": f"`{facts['command']}`" if facts.get("command") else None,
+        "Seed": training.get("seed"),
+        "Method": _words(facts.get("method")),
+        "Settings of the head": _words(facts.get("settings")),
+        "Settings of the training": _words({k: v for k, v in training.items() if k not in ("source", "seed")}),
+        "Trained with": _words(facts.get("versions")),
+        "Exported with": _words(facts.get("exported with")),
+    }
+    told = [f"- {name}: {value}" for name, value in steps.items() if value is not None]
+    return "\n".join(told) or "Not recorded."
+
+
+def _words(settings: Mapping[str, Any] | None) -> str | None:
+    return ", ".join(f"{name} {value}" for name, value in settings.items()) if settings else None

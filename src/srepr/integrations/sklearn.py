@@ -1,0 +1,150 @@
+"""Both stages as a scikit-learn classifier for arrays: tables [N, D], and small images [N, H, W] or [N, C, H, W]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_random_state, gen_batches
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from srepr.batches import call
+from srepr.errors import InputError
+from srepr.fitting import fit
+from srepr.inputs import seeded
+from srepr.models import build
+from srepr.models.modes import eval_mode
+
+Array = npt.NDArray[Any]
+SMALLEST_BATCH = 32  # below, the statistics of a batch are mostly noise
+PREDICT_BATCH = 1024
+
+
+class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network whose rare classes work and whose probabilities can be believed, for balanced class frequencies.
+
+    Every class is treated as equally frequent in `predict` and `predict_proba`, whatever the training data say.
+
+    `network` is a name of `srepr.models` ("mlp", "resnet8", ...), a function from the number of classes to an
+    nn.Module, or an nn.Module, which is copied and trained from where it stands. `hidden` and `dropout` are the width
+    of "mlp" and the share of its units that are dropped. `batch_size` is at most the number given, and a tenth of the
+    data where these are few. `standardize` shifts and scales each column, or channel of an image, to mean 0 and
+    variance 1. The other settings are those of `srepr.fit`.
+
+    After `fit`: `classes_`, `n_features_in_`, and `network_`, an nn.Module in float64 on the CPU.
+
+    >>> from sklearn.datasets import load_wine
+    >>> X, y = load_wine(return_X_y=True)
+    >>> LongTailClassifier(epochs=20).fit(X, y).score(X, y) > 0.95
+    True
+    """
+
+    def __init__(
+        self,
+        network: str | nn.Module | Callable[[int], nn.Module] = "mlp",
+        *,
+        method: str = "srepr",
+        epochs: int = 100,
+        lr: float = 0.05,
+        weight_decay: float = 5e-4,
+        hidden: int = 256,
+        dropout: float = 0.0,
+        batch_size: int = 128,
+        samples: int = 10,
+        standardize: bool = True,
+        random_state: Any = 0,
+    ) -> None:
+        self.network = network
+        self.method = method
+        self.epochs = epochs
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.hidden = hidden
+        self.dropout = dropout
+        self.batch_size = batch_size
+        self.samples = samples
+        self.standardize = standardize
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> LongTailClassifier:
+        """Train the network, then its classifier again; `y` are labels of any kind that scikit-learn knows."""
+        X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InputError("there is only one class in y: at least two are needed")
+        seed = int(check_random_state(self.random_state).randint(2**31))
+        self.scaler_ = StandardScaler(with_mean=self.standardize, with_std=self.standardize)
+        self.scaler_.fit(_channels_last(X).reshape(-1, _channels_last(X).shape[-1]))
+        inputs = self._inputs(X).float()
+        self.network_ = fit(
+            self._build(inputs, seed),
+            (inputs, torch.from_numpy(labels)),
+            epochs=self.epochs,
+            method=self.method,
+            lr=self.lr,
+            weight_decay=self.weight_decay,
+            batch_size=min(self.batch_size, max(SMALLEST_BATCH, len(X) // 10)),
+            samples=self.samples,
+            seed=seed,
+            quiet=True,
+        ).double()  # so that a row's probabilities do not depend on the rows beside it
+        return self
+
+    def predict_proba(self, X: Any) -> Array:
+        """Calibrated probabilities [N, K] of the classes in the order of `classes_`."""
+        return self._map(X, lambda inputs: call(self.network_, inputs).softmax(-1))
+
+    def predict(self, X: Any) -> Array:
+        """The most probable class of each row."""
+        most_probable = self.predict_proba(X).argmax(1)
+        chosen: Array = self.classes_[most_probable]
+        return chosen
+
+    def predict_uncertainty(self, X: Any) -> Array:
+        """Mutual information [N]: how much of the doubt about a row is the model's own ignorance."""
+        return self._map(X, lambda inputs: self.network_.predict(inputs).mutual_information)
+
+    def _map(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
+        check_is_fitted(self)
+        inputs = self._inputs(validate_data(self, X, dtype=np.float64, allow_nd=True, reset=False))
+        with torch.no_grad(), eval_mode(self.network_):
+            parts = [function(inputs[rows]) for rows in gen_batches(len(inputs), PREDICT_BATCH)]
+        return torch.cat(parts).numpy()
+
+    def _inputs(self, X: Array) -> Tensor:
+        """Standardized, as [N, D] or [N, C, H, W]."""
+        last = _channels_last(X)
+        scaled = self.scaler_.transform(last.reshape(-1, last.shape[-1])).reshape(last.shape)
+        return torch.from_numpy(np.moveaxis(scaled, -1, 1))
+
+    def _build(self, inputs: Tensor, seed: int) -> nn.Module:
+        classes = len(self.classes_)
+        with seeded((), seed):  # the first weights follow from the seed; no global generator moves
+            if self.network == "mlp":
+                size = inputs[0].numel()
+                return build("mlp", classes, inputs=size, width=self.hidden, dropout=self.dropout)
+            if isinstance(self.network, str):
+                if inputs.ndim != 4:
+                    raise InputError(f"{self.network} takes images [N, H, W] or [N, C, H, W]: use mlp for tables")
+                return build(self.network, classes, channels=inputs.shape[1])
+            network = self.network if isinstance(self.network, nn.Module) else self.network(classes)
+        with torch.no_grad(), eval_mode(network):
+            outputs = call(network, inputs[:2]).shape[-1]
+        if outputs != classes:
+            raise InputError(f"the network has {outputs} outputs and y has {classes} classes: make them as many")
+        return network
+
+
+def _channels_last(X: Array) -> Array:
+    """Rows as they are, images as [N, H, W, C]: what is standardized together has one place in the last axis."""
+    if X.ndim not in (2, 3, 4):
+        raise InputError(f"X has shape {X.shape}: pass a table [N, D], or images [N, H, W] or [N, C, H, W]")
+    return X[..., None] if X.ndim == 3 else np.moveaxis(X, 1, -1)

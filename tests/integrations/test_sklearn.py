@@ -1,0 +1,156 @@
+"""LongTailClassifier against scikit-learn's own checks, closed forms, and the tools people put around an estimator."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import norm
+from sklearn.base import clone
+from sklearn.datasets import load_digits, load_iris
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import nn
+
+from srepr.errors import InputError
+from srepr.integrations.sklearn import LongTailClassifier
+
+X, Y = load_iris(return_X_y=True)
+FAST = {"epochs": 8, "hidden": 32, "samples": 2}
+
+
+@parametrize_with_checks([LongTailClassifier(**FAST)])
+def test_scikit_learns_own_checks(estimator, check):
+    check(estimator)
+
+
+def test_the_boundary_between_two_gaussians_is_that_of_equal_classes():
+    """Of N(0, 1) and N(2, 1) the balanced optimum has an accuracy of Phi(1); that for shares 20 : 1 has 0.65."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], [1000, 50])
+    x = rng.normal(size=(1050, 1)) + 2 * y[:, None]
+    model = LongTailClassifier(**{**FAST, "epochs": 15}).fit(x, y)
+    truth = np.repeat([0, 1], 4000)
+    test = norm.ppf((np.tile(np.arange(4000), 2) + 0.5) / 4000)[:, None] + 2 * truth[:, None]
+    assert balanced_accuracy_score(truth, model.predict(test)) > norm.cdf(1) - 0.03
+
+
+def test_the_probabilities_are_the_softmax_of_the_network_on_standardized_rows():
+    """Standardized by numpy in float64."""
+    model = LongTailClassifier(**FAST).fit(X, Y)
+    rows = torch.from_numpy((X - X.mean(0)) / X.std(0))
+    logits = model.network_(rows).detach().numpy()
+    np.testing.assert_allclose(model.predict_proba(X), softmax(logits, axis=1), atol=1e-12)
+    assert (model.predict(X) == logits.argmax(1)).all()
+
+
+def test_units_of_the_columns_do_not_matter():
+    """Powers of two only move the exponents: the same bits come out."""
+    scale = 2.0 ** np.array([3, -5, 10, 0])
+    expected = LongTailClassifier(**FAST).fit(X, Y).predict_proba(X)
+    assert (LongTailClassifier(**FAST).fit(X * scale, Y).predict_proba(X * scale) == expected).all()
+    raw = LongTailClassifier(**FAST, standardize=False)
+    assert not np.allclose(raw.fit(X * scale, Y).predict_proba(X * scale), raw.fit(X, Y).predict_proba(X))
+
+
+def test_names_of_the_classes_do_not_matter():
+    names = np.array(["setosa", "versicolor", "virginica"])
+    numbered, named = (LongTailClassifier(**FAST).fit(X, y) for y in (Y, names[Y]))
+    assert (named.predict_proba(X) == numbered.predict_proba(X)).all()
+    assert (named.predict(X) == names[numbered.predict(X)]).all()
+
+
+def test_copies_predict_the_same_and_the_seed_decides():
+    model = LongTailClassifier(**FAST, random_state=1).fit(X, Y)
+    expected = model.predict_proba(X)
+    assert (pickle.loads(pickle.dumps(model)).predict_proba(X) == expected).all()
+    assert (clone(model).fit(X, Y).predict_proba(X) == expected).all()
+    assert (clone(model).set_params(random_state=2).fit(X, Y).predict_proba(X) != expected).any()
+
+
+def test_no_global_generator_moves():
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    LongTailClassifier(**FAST).fit(X, Y).predict(X)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()
+
+
+def test_a_grid_over_a_pipeline():
+    pipeline = make_pipeline(MinMaxScaler(), LongTailClassifier(**FAST))
+    grid = {"longtailclassifier__method": ["srepr", "ncm"], "longtailclassifier__lr": [1e-6, 0.05]}
+    search = GridSearchCV(pipeline, grid, cv=2, scoring="balanced_accuracy", error_score="raise").fit(X, Y)
+    assert search.best_params_["longtailclassifier__lr"] == 0.05
+    assert search.score(X, Y) > 0.9
+
+
+@pytest.mark.parametrize("network", ["resnet8", "mlp"])
+def test_images_with_and_without_a_channel_axis_are_the_same(network):
+    digits = load_digits()
+    images, labels = digits.images[:100], digits.target[:100]
+    model = LongTailClassifier(network, **{**FAST, "epochs": 5}).fit(images, labels)
+    assert model.predict_proba(images).shape == (100, 10)
+    again = clone(model).fit(images[:, None], labels)
+    assert (again.predict_proba(images[:, None]) == model.predict_proba(images)).all()
+
+
+def test_channels_are_standardized_one_by_one():
+    rng = np.random.default_rng(0)
+    images = rng.normal(size=(20, 3, 4, 4)) * np.array([1.0, 10.0, 100.0])[:, None, None] + 5
+    model = LongTailClassifier("resnet8", **{**FAST, "epochs": 5}).fit(images, np.arange(20) % 2)
+    np.testing.assert_allclose(model.scaler_.mean_, images.mean((0, 2, 3)))
+    np.testing.assert_allclose(model.scaler_.scale_, images.std((0, 2, 3)))
+
+
+def perceptron(classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
+def test_a_network_of_ones_own_is_trained_from_where_it_stands_and_not_changed():
+    torch.manual_seed(0)
+    module = perceptron(3)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    model = LongTailClassifier(module, **FAST).fit(X, Y)
+    still = LongTailClassifier(module, **{**FAST, "lr": 1e-30}, weight_decay=0).fit(X, Y)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())
+    assert torch.equal(still.network_.model[0].weight.float(), module[0].weight)
+    assert model.score(X, Y) > 0.8
+    assert pickle.loads(pickle.dumps(clone(model))).get_params()["network"] is not module
+
+
+def test_a_function_that_makes_the_network():
+    model = LongTailClassifier(perceptron, **FAST, random_state=3)
+    assert (model.fit(X, Y).predict_proba(X) == clone(model).fit(X, Y).predict_proba(X)).all()
+
+
+def test_one_example_of_each_class_is_enough():
+    model = LongTailClassifier(**FAST).fit(X[[0, 60, 120]], ["a", "b", "c"])
+    assert model.predict(X[[0, 60, 120]]).tolist() == ["a", "b", "c"]
+
+
+def test_uncertainty_is_an_information():
+    """Not negative, and at most the entropy of K classes."""
+    information = LongTailClassifier(**FAST).fit(X, Y).predict_uncertainty(X)
+    assert information.shape == (150,)
+    assert (information >= 0).all()
+    assert (information <= np.log(3)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "inputs", "labels", "message"),
+    [
+        ({}, X, np.zeros(150), "only one class"),
+        ({"network": perceptron(2)}, X, Y, "2 outputs and y has 3 classes"),
+        ({"network": "resnet8"}, X, Y, "use mlp for tables"),
+        ({"network": "resnet9"}, X.reshape(150, 2, 2), Y, "no network is called 'resnet9'"),
+        ({"method": "magic"}, X, Y, "magic"),
+        ({"epochs": 2}, X, Y, "at least 5"),
+        ({}, X.reshape(150, 1, 1, 2, 2), Y, "pass a table"),
+    ],
+)
+def test_what_cannot_work_is_named(options, inputs, labels, message):
+    with pytest.raises(InputError, match=message):
+        LongTailClassifier(**{**FAST, **options}).fit(inputs, labels)

@@ -1,0 +1,64 @@
+"""`srepr reproduce combine`: the paper's recipe on a checkpoint of somebody else's."""
+
+import json
+
+import pytest
+import torch
+
+from srepr import runs
+from srepr.checkpoints import load_model
+from srepr.cli import main
+from srepr.reproduction.paper import tables
+
+
+@pytest.fixture(scope="module")
+def checkpoint(trained, tmp_path_factory):
+    """The network of the finished training as another project would keep it."""
+    network, _ = load_model(trained / "representation.safetensors")
+    path = tmp_path_factory.mktemp("theirs") / "sade_digits.pth"
+    weights = {f"module.{name}": tensor for name, tensor in network.state_dict().items()}
+    torch.save({"arch": "resnet8", "epoch": 8, "state_dict": weights}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def combined(checkpoint, tmp_path_factory):
+    out = tmp_path_factory.mktemp("combined")
+    words = ["combine", checkpoint, "--source", "digits-lt", "--epochs", 3, "--seeds", 2, "--out", out]
+    assert main([str(word) for word in ["reproduce", *words]]) == 0
+    return out
+
+
+def test_before_is_the_checkpoint_and_after_is_retrained(combined, trained):
+    rows = runs.read_json(combined / "combine-digits-lt.json")
+    assert [(row["name"], row["seed"]) for row in rows] == [
+        (name, seed) for seed in (0, 1) for name in ("sade_digits", "sade_digits+srepr")
+    ]
+    before = runs.read_json(trained / "results.json")["swa"]
+    assert {row["acc"] for row in rows if row["stage1"] == "sgd"} == {before["acc"]}
+    after = [row for row in rows if row["stage1"] == "swa"]
+    assert all(row["distill"] and row["representation"] == "swag" and row["seconds"] > 0 for row in after)
+
+
+def test_the_table_stands_beside_the_papers_sade(srepr, combined, checkpoint):
+    files = {path: path.stat().st_mtime_ns for path in (combined / "combine").rglob("*.safetensors")}
+    words = ["--source", "digits-lt", "--epochs", 3, "--seeds", 2, "--out", combined, "--json"]
+    answer = srepr("reproduce", "combine", checkpoint, *words)
+    assert {path: path.stat().st_mtime_ns for path in (combined / "combine").rglob("*.safetensors")} == files
+    table = json.loads(answer.out)[0]
+    theirs = tables()["combining"]["imagenet-lt"]
+    assert [row["paper"]["ece"] for row in table["rows"]] == [theirs["sade"]["ece"], theirs["sade+srepr"]["ece"]]
+    mean, spread = table["rows"][1]["ours"]["acc"]
+    rows = runs.read_json(combined / "combine-digits-lt.json")
+    ours = torch.tensor([100 * row["acc"] for row in rows if row["stage1"] == "swa"], dtype=torch.float64)
+    assert (mean, spread) == (pytest.approx(ours.mean().item()), pytest.approx(ours.std().item()))
+
+
+def test_mistakes_are_named(srepr, checkpoint, tmp_path):
+    assert "needs checkpoints" in srepr("reproduce", "combine", "--out", tmp_path).complaint
+    words = ["--out", tmp_path, "--source", "digits-lt"]
+    assert "does not exist" in srepr("reproduce", "combine", tmp_path / "no.pth", *words).complaint
+    same = tmp_path / checkpoint.name
+    same.write_bytes(checkpoint.read_bytes())
+    assert "two checkpoints" in srepr("reproduce", "combine", checkpoint, same, *words).complaint
+    assert "one data set" in srepr("reproduce", "main", "digits-lt", "cifar10-lt").complaint

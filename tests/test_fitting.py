@@ -1,0 +1,299 @@
+"""`srepr.fit` and `srepr.collect` against a plain loop, the formula of the rates, and an optimum in closed form."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import srepr
+from srepr import fitting
+from srepr.errors import InputError
+from srepr.methods import METHODS
+
+COUNTS = [30, 9, 4]
+Y = torch.arange(3).repeat_interleave(torch.tensor(COUNTS))
+X = torch.randn(43, 2, generator=torch.Generator().manual_seed(0)) + 3 * F.one_hot(Y, 3)[:, :2]
+QUICK = {"epochs": 5, "stage2_epochs": 1, "samples": 2, "quiet": True}
+
+
+def network(*, normalised=False):
+    torch.manual_seed(0)
+    norm = [nn.BatchNorm1d(6)] if normalised else []
+    return nn.Sequential(nn.Linear(2, 6), *norm, nn.ReLU(), nn.Linear(6, 3))
+
+
+def bits(module):
+    return {name: tensor.tolist() for name, tensor in module.state_dict().items()}
+
+
+@pytest.fixture
+def posteriors(monkeypatch):
+    """Those that stage 2 of a fit is given."""
+    seen = []
+
+    def retrain(posterior, *args, **options):
+        seen.append(posterior)
+        return srepr.retrain(posterior, *args, **options)
+
+    monkeypatch.setattr(fitting, "retrain", retrain)
+    return seen
+
+
+def rate(t, epochs, captured_from, *, lr, swa_lr, warmup):
+    """Of a step that ends t epochs into the schedule (paper, section 2.2)."""
+    if t > captured_from:
+        return swa_lr
+    return lr * min(1.0, t / warmup) * (1 + math.cos(math.pi * t / epochs)) / 2
+
+
+@pytest.mark.parametrize("given", [{}, {"lr": 0.3, "swa_lr": 0.02, "warmup_epochs": 3.0, "swa_start": 0.5}])
+def test_the_rates_of_stage_1_are_those_of_the_schedule(given):
+    seen = []
+    hook = register_optimizer_step_pre_hook(lambda sgd, *_: seen.append(sgd.param_groups[0]["lr"]))
+    srepr.fit(network(), (X, Y), epochs=8, batch_size=16, method="tau-norm", quiet=True, **given)
+    hook.remove()
+    lr, start = given.get("lr", 0.1), given.get("swa_start", 0.75)
+    how = {"lr": lr, "swa_lr": given.get("swa_lr", lr / 5), "warmup": given.get("warmup_epochs", 0.8)}
+    assert seen == pytest.approx([rate((i + 1) / 3, 8, 8 * start, **how) for i in range(24)])
+
+
+@pytest.mark.parametrize(("epochs", "captures"), [(1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (10, 3), (40, 10)])
+def test_the_last_quarter_is_captured(epochs, captures, posteriors):
+    srepr.fit(network(), (X, Y), epochs=epochs, method="tau-norm", quiet=True)
+    assert posteriors[0].count == captures
+
+
+def test_the_posterior_is_that_of_a_plain_loop(posteriors):
+    """SGD with Nesterov momentum and weight decay written out (Sutskever et al. 2013), moments by numpy."""
+    model, batches = network().double(), [(X[:20], Y[:20]), (X[20:], Y[20:])]
+    weights = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    speed, captured = dict.fromkeys(weights, 0.0), []
+    for step in range(16):
+        leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+        x, y = batches[step % 2]
+        loss = F.cross_entropy(torch.func.functional_call(model, leaves, x.double()), y)
+        step_size = rate((step + 1) / 2, 8, 6, lr=0.2, swa_lr=0.04, warmup=0.8)
+        for name, slope in zip(leaves, torch.autograd.grad(loss, leaves.values()), strict=True):
+            slope = slope + 0.01 * leaves[name].detach()
+            speed[name] = 0.8 * speed[name] + slope
+            weights[name] = leaves[name].detach() - step_size * (slope + 0.8 * speed[name])
+        if step in (13, 15):
+            captured.append(weights | {})
+    srepr.fit(model, batches, epochs=8, lr=0.2, weight_decay=0.01, momentum=0.8, method="tau-norm", quiet=True)
+    for name, mean in posteriors[0].mean().items():
+        states = np.stack([state[name].numpy() for state in captured])
+        np.testing.assert_allclose(mean, states.mean(0), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(posteriors[0].variance()[name], states.var(0), rtol=1e-6, atol=1e-15)
+
+
+def squares(outputs, labels):
+    return 0.5 * (outputs - F.one_hot(labels, 3)).square().sum(1).mean()
+
+
+def ridge(decay):
+    """The minimum of squares + decay / 2 |W|^2 for outputs W x, in closed form."""
+    x, targets = X.double(), F.one_hot(Y, 3).double()
+    return torch.linalg.solve(x.T @ x + decay * len(x) * torch.eye(2).double(), x.T @ targets).T
+
+
+@pytest.mark.parametrize("batch_size", [43, 8])
+def test_collecting_around_an_optimum_stays_around_it(batch_size):
+    """All examples in a step: nothing moves. A few: the weights wander, as widely as the rate allows."""
+    model = nn.Linear(2, 3, bias=False).double()
+    model.weight.data = ridge(0.1)
+    spreads = []
+    for lr in (0.001, 0.004):
+        posterior = srepr.collect(
+            model, (X, Y), epochs=40, lr=lr, weight_decay=0.1, batch_size=batch_size, loss=squares, quiet=True
+        )
+        assert posterior.count == 40
+        away, spread = posterior.mean()["weight"] - ridge(0.1), posterior.variance()["weight"].sqrt()
+        if batch_size == 43:
+            assert away.abs().max() < 1e-12
+            assert spread.max() < 1e-12
+        else:
+            assert away.norm() < spread.norm()
+            spreads.append(spread.mean().item())
+    assert not spreads or 1.3 < spreads[1] / spreads[0] < 4
+
+
+def test_fit_is_stage_1_and_then_retrain(posteriors):
+    options = {"balance": "grw", "samples": 3, "temperature": 10.0}
+    fitted = srepr.fit(
+        network(), (X, Y), epochs=6, lr=0.05, seed=3, quiet=True, stage2_lr=0.02, stage2_batch_size=8, **options
+    )
+    again = srepr.retrain(posteriors[0], (X, Y), epochs=10, lr=0.02, batch_size=8, seed=3, **options)
+    assert bits(fitted) == bits(again)
+    srepr.fit(network(), (X, Y), epochs=6, lr=0.05, seed=4, quiet=True)
+    assert not torch.equal(posteriors[0].mean()["0.weight"], posteriors[1].mean()["0.weight"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_a_fit(method):
+    better = srepr.fit(network(normalised=True), (X, Y), method=method, **QUICK)
+    assert better(X).isfinite().all()
+    assert not better.training
+
+
+def test_the_tail_gains():
+    """Three overlapping classes of 300, 30 and 10: by the averaged network, and by the finished one."""
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(counts):
+        y = torch.arange(3).repeat_interleave(torch.tensor(counts))
+        return 2 * F.one_hot(y, 3).float() + torch.randn(len(y), 3, generator=generator), y
+
+    train, test = draw([300, 30, 10]), draw([500] * 3)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 3))
+    before = srepr.fit(model, train, epochs=20, method="tau-norm", tau=0.0, quiet=True)
+    after = srepr.fit(model, train, epochs=20, quiet=True)
+    results = [srepr.evaluate(module, test, [300, 30, 10]) for module in (before, after)]
+    for name, better in (("few", 1), ("acc", 1), ("nll", -1), ("ece", -1)):
+        assert better * results[1][name] > better * results[0][name]
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, i):
+        return X[i], int(Y[i])
+
+
+class Noisy(Rows):
+    """Augments by numpy's and Python's global generators, as people do."""
+
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.1 * float(np.random.randn()) + random.random(), y
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return zip(X, Y.tolist(), strict=True)
+
+
+SOURCES = {
+    "arrays": (X.numpy(), Y.numpy()),
+    "dataset": Rows(),
+    "augmented": Noisy(),
+    "loader": DataLoader(Rows(), batch_size=21, shuffle=True),  # 43 = 21 + 21 + 1: the last has no statistics
+    "workers": DataLoader(Noisy(), batch_size=16, shuffle=True, num_workers=1),
+    "stream": Stream(),
+    "stream loader": DataLoader(Stream(), batch_size=16),
+    "list of batches": [(X[:20], Y[:20]), (X[20:], Y[20:])],
+    "dicts": [{"input": X[:20], "labels": Y[:20]}, {"input": X[20:], "labels": Y[20:]}],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_form_of_data_is_repeatable(name):
+    first, again = (srepr.fit(network(normalised=True), SOURCES[name], batch_size=16, **QUICK) for _ in range(2))
+    assert bits(first) == bits(again)
+    assert srepr.collect(network(), SOURCES[name], epochs=2, lr=0.01, quiet=True).count == 2
+
+
+def test_a_dataset_is_shuffled_and_a_loader_keeps_its_order():
+    orders = {"dataset": [], "loader": []}
+    for name, data in (("dataset", Rows()), ("loader", DataLoader(Rows(), batch_size=43))):
+        remember = lambda logits, labels, name=name: orders[name].append(labels.tolist()) or logits.sum()  # noqa: E731
+        srepr.collect(network(), data, epochs=2, lr=0.01, loss=remember, quiet=True)
+    assert orders["loader"] == [Y.tolist()] * 2
+    assert len({tuple(order) for order in (*orders["dataset"], Y.tolist())}) == 3
+    assert [sorted(order) for order in orders["dataset"]] == [sorted(Y.tolist())] * 2
+
+
+@pytest.mark.parametrize("counts", [[5, 1], [2, 1, 1]])
+def test_two_classes_and_classes_of_one_example(counts):
+    y = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    model = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, len(counts)))
+    assert srepr.fit(model, (X[: len(y)], y), **QUICK)(X).shape == (43, len(counts))
+
+
+def too_late(logits, labels):
+    pytest.fail("a step was taken before this was refused")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"epochs": 0}, "epochs is 0: at least 1"),
+        ({"epochs": 4}, "4 epochs leave a single capture and no spread to draw from: give at least 5"),
+        ({"epochs": 1, "method": "la", "representation": "swag"}, "1 epochs leave a single capture"),
+        ({"lr": -1.0}, "lr is -1.0: it must be above 0"),
+        ({"swa_start": 1.0}, "swa-start is 1.0"),
+        ({"method": "sreper"}, "no method is called 'sreper'. Known: crt"),
+        ({"sampels": 3}, "no setting 'sampels'. Known: .*samples"),
+        ({"balance": "even"}, "no balance is called 'even'"),
+        ({"stage2_epochs": 0}, "epochs is 0"),
+        ({"stage2_lr": 0.0}, "lr is 0.0"),
+        ({"seed": -1}, "seed is -1"),
+        ({"classifier": "9"}, "classifier='9' is not a linear layer"),
+        ({"train": (X[:39], Y[:39])}, "class 2 has 0 training examples"),
+        ({"train": (X, Y + 1)}, "label 3 is out of range: with 3 classes the last is 2"),
+        ({"train": (X, Y.float())}, "labels are"),
+        ({"train": []}, "the data has no examples"),
+        ({"train": iter([])}, "a generator can be read only once"),
+        ({"model": network().requires_grad_(False)}, "no parameter of the model requires a gradient"),
+        ({"model": nn.Sequential(nn.ReLU())}, "has no linear layer"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_first_step(change, complaint):
+    settings = {"model": network(), "train": (X, Y), "loss": too_late, **QUICK, **change}
+    with pytest.raises(InputError, match=complaint):
+        srepr.fit(**settings)
+
+
+def test_a_class_without_examples_is_no_matter_to_sampling():
+    assert srepr.fit(network(), (X[:39], Y[:39]), method="crt", **QUICK)(X).isfinite().all()
+
+
+def test_collect_wants_two_captures_and_knows_its_labels():
+    with pytest.raises(InputError, match="epochs is 1: two captures"):
+        srepr.collect(network(), (X, Y), epochs=1, lr=0.1)
+    with pytest.raises(InputError, match="label 3 is out of range"):
+        srepr.collect(network(), (X, Y + 1), lr=0.1, quiet=True)
+
+
+def test_batches_of_one_are_refused_where_they_have_no_statistics():
+    for model in (network(normalised=True), network()):
+        if isinstance(model[1], nn.BatchNorm1d):
+            with pytest.raises(InputError, match="no batch has two examples, which BatchNorm needs: raise the batch"):
+                srepr.fit(model, (X, Y), batch_size=1, **QUICK)
+        else:
+            srepr.collect(model, (X, Y), batch_size=1, epochs=2, lr=0.01, quiet=True)
+
+
+def test_a_divergence_names_the_rate():
+    with pytest.raises(InputError, match=r"the training diverged in epoch 1, at a rate of 1e\+20: lower lr"):
+        srepr.collect(network(), (1e10 * X, Y), epochs=2, lr=1e20, quiet=True)
+
+
+def test_class_counts_may_be_given_and_are_then_not_read():
+    class Unlabelled(Rows):
+        reads = 0
+
+        def __getitem__(self, i):
+            Unlabelled.reads += 1
+            return super().__getitem__(i)
+
+    options = {"method": "tau-norm", "epochs": 1, "quiet": True}
+    srepr.fit(network(), Unlabelled(), class_counts=COUNTS, **options)
+    spared = Unlabelled.reads
+    srepr.fit(network(), Unlabelled(), **options)
+    assert Unlabelled.reads - spared == spared + len(X)
+
+
+def test_progress_is_shown_unless_it_is_not_wanted(capsys, monkeypatch):
+    monkeypatch.setattr("srepr.progress.PLAIN_SECONDS", 0.0)
+    srepr.collect(network(), TensorDataset(X, Y), epochs=2, lr=0.01, batch_size=8)
+    assert "collect: 1 of 12" in capsys.readouterr().err
+    srepr.collect(network(), TensorDataset(X, Y), epochs=2, lr=0.01, quiet=True)
+    assert capsys.readouterr().err == ""
