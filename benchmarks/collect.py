@@ -7,7 +7,6 @@ The network, its data pipeline and its loop are those of benchmarks.plain: eager
 
 import argparse
 import json
-import math
 import random
 import time
 from pathlib import Path
@@ -31,8 +30,7 @@ def train(loader: DataLoader[Any], epochs: int) -> nn.Module:
     """The loop that is there already: SGD on a cosine."""
     model = resnet(10, (LAYERS - 2) // 6)
     sgd = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4, nesterov=True)
-    cosine = torch.optim.lr_scheduler.LambdaLR(sgd, lambda step: 0.5 * (1 + math.cos(math.pi * step / total)))
-    total = epochs * len(loader)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, epochs * len(loader))
     for epoch in range(epochs):
         model.train()
         for inputs, labels in loader:

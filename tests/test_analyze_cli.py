@@ -27,7 +27,7 @@ def run(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def analyzed(run):
-    assert main(["analyze", str(run), "--samples", "3", "--json"]) == 0
+    assert main(["analyze", str(run), "--classifier", "swa", "--samples", "3", "--json"]) == 0
     return run / "analysis"
 
 
@@ -119,7 +119,7 @@ def test_people_get_the_findings_and_the_place(srepr, run, tmp_path, few_figures
 
 
 def test_the_same_command_writes_the_same_bytes(srepr, run, analyzed, tmp_path, few_figures):
-    assert srepr("analyze", run, "--samples", 3, "--out", tmp_path, "--json").code == 0
+    assert srepr("analyze", run, "--classifier", "swa", "--samples", 3, "--out", tmp_path, "--json").code == 0
     for name in (*NUMBERS, "ensemble.png", "ensemble.svg"):
         assert (tmp_path / name).read_bytes() == (analyzed / name).read_bytes()
 

@@ -35,6 +35,7 @@ __all__ = [
     "quartile_boxes",
     "run_draws",
     "summary",
+    "usual_classifier",
 ]
 
 Array = npt.NDArray[Any]
@@ -109,7 +110,7 @@ def analyze(
     """Every analysis of the paper for one head of a run and the classifier that it replaced, ready for JSON.
 
     The head is `srepr` unless named, or where there is none the newest on the averaged network. The classifier on the
-    draws is that of stage 1 unless another of the run is named; the paper has `crt` there.
+    draws is `crt` as in the paper, or the head where the run has no `crt`, unless another of the run is named.
 
     >>> from srepr.config import Train
     >>> from srepr.opened import open_trained
@@ -139,7 +140,7 @@ def run_draws(
         raise InputError(f"--samples is {samples}: at least 1 is needed")
     head = _known(opened, head or _default_head(opened))
     before = opened.classifiers[head].stage1
-    classifier = _known(opened, classifier or before)
+    classifier = _known(opened, classifier or usual_classifier(opened, head))
     stage1, layer, _ = opened.classifiers[classifier]
     frozen, part = opened.networks[stage1], opened.part
     sampling = Sampling(samples=samples, seed=seed)
@@ -169,6 +170,19 @@ def run_draws(
     instances = {name: torch.cat([chunk[name] for chunk in chunks]).numpy() for name in chunks[0]}
     curve = [metrics.compute() for metrics in ensemble]
     return Draws(head, before, classifier, instances, curve, single.compute())
+
+
+def usual_classifier(opened: OpenedRun, head: str) -> str:
+    """The classifier that reads the draws where none is named: cRT's on the network of the head, or the head itself.
+
+    >>> from pathlib import Path
+    >>> from srepr.opened import TrainedClassifier
+    >>> heads = {name: TrainedClassifier("swa", nn.Identity(), {}) for name in ("srepr", "crt")}
+    >>> usual_classifier(OpenedRun(run=Path("R"), data=None, networks={}, classifiers=heads), "srepr")
+    'crt'
+    """
+    crt = "crt" if opened.classifiers[head].stage1 == "swa" else "sgd-crt"
+    return crt if crt in opened.classifiers else head
 
 
 def summary(opened: OpenedRun, draws: Draws) -> dict[str, Any]:

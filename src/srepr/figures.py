@@ -48,6 +48,7 @@ PRINT: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.formatter.useoffset": False,
+    "axes.formatter.limits": (-9, 9),  # a power of ten above the axis would meet the names of the bands
     "lines.linewidth": 1.0,
     "lines.markersize": 3.5,
     "hatch.linewidth": 0.5,
@@ -217,7 +218,10 @@ FIGURES: dict[str, Callable[[Analysis], Figure]] = {
 
 def _panels(count: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, list(figure.subplots(1, count, squeeze=False)[0])
+    panels = list(figure.subplots(1, count, squeeze=False)[0])
+    for axes in panels:
+        axes.locator_params(axis="y", nbins=6)  # ticks that depend on the height would change with the layout
+    return figure, panels
 
 
 def _name(analysis: Analysis, when: str) -> str:
@@ -259,7 +263,8 @@ def _class_axis(axes: Axes, analysis: Analysis) -> None:
     if len(order) <= NAMED:
         names = [analysis["classes"][k] for k in order]
         short = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
-        axes.set_xticks(range(len(order)), short, rotation=45, ha="right", rotation_mode="anchor")
+        slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+        axes.set_xticks(range(len(order)), short, **(slanted if max(map(len, short)) > 2 else {}))
 
 
 def _class_curve(axes: Axes, analysis: Analysis, values: Sequence[float | None], **style: Any) -> None:

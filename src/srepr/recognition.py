@@ -96,7 +96,7 @@ def ratio(outputs: Tensor, of: Tensor) -> float | None:
     if outputs.shape != of.shape:
         return None
     a, b = (part.double() - part.double().mean(1, keepdim=True) for part in (outputs, of))
-    limit = CLOSE * a.abs().max()
+    limit = CLOSE * a.abs().max().item()
     if torch.allclose(a, b, rtol=0, atol=limit):
         return 1.0
     factor = (a * b).sum() / (b * b).sum()

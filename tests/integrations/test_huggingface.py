@@ -91,8 +91,8 @@ class Diary(TrainerCallback):
 def test_text_from_end_to_end(corpus, tmp_path):
     """Re-training the classifier of a finished Trainer makes the rare modules work."""
     train, test, collator = corpus
-    callback = PosteriorCallback(0.7, lr=3e-4)
-    session = trainer(tmp_path, train, collator, callback, num_train_epochs=8)
+    callback = PosteriorCallback(0.7, lr=1e-3)
+    session = trainer(tmp_path, train, collator, callback, num_train_epochs=10, learning_rate=2e-3)
     session.train()
     assert callback.posterior.count == 3
     batches = DataLoader(train, batch_size=32, collate_fn=collator)

@@ -23,7 +23,7 @@ class AnalyzeCommand:
     head: str | None = None
     """The re-trained classifier to look at; srepr when not given, or else the newest."""
     classifier: str | None = None
-    """The classifier on the draws: that of stage 1 when not given, crt as in the paper, or any of the run."""
+    """The classifier on the draws: crt as in the paper when not given, or else the head; or any of the run."""
     samples: int = 10
     """M, the draws from the posterior."""
     out: Path | None = None

@@ -15,9 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from srepr import fitting
 from srepr.batches import call
 from srepr.errors import InputError
-from srepr.fitting import fit
 from srepr.inputs import seeded
 from srepr.models import build
 from srepr.models.modes import eval_mode
@@ -34,9 +34,9 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     `network` is a name of `srepr.models` ("mlp", "resnet8", ...), a function from the number of classes to an
     nn.Module, or an nn.Module, which is copied and trained from where it stands. `hidden` and `dropout` are the width
-    of "mlp" and the share of its units that are dropped. `batch_size` is at most the number given, and a tenth of the
-    data where these are few. `standardize` shifts and scales each column, or channel of an image, to mean 0 and
-    variance 1. The other settings are those of `srepr.fit`.
+    of "mlp" and the share of its units that are dropped. `batch_size` is the largest: less data comes in batches of a
+    tenth of it, but of at least 32 rows. `standardize` shifts and scales each column, or channel of an image, to mean
+    0 and variance 1. The other settings are those of `srepr.fit`.
 
     After `fit`: `classes_`, `n_features_in_`, and `network_`, an nn.Module in float64 on the CPU.
 
@@ -51,11 +51,11 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network: str | nn.Module | Callable[[int], nn.Module] = "mlp",
         *,
         method: str = "srepr",
-        epochs: int = 100,
-        lr: float = 0.05,
-        weight_decay: float = 5e-4,
+        epochs: int = 50,
+        lr: float = 0.02,
+        weight_decay: float = 1e-2,
         hidden: int = 256,
-        dropout: float = 0.0,
+        dropout: float = 0.5,
         batch_size: int = 128,
         samples: int = 10,
         standardize: bool = True,
@@ -81,10 +81,11 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise InputError("there is only one class in y: at least two are needed")
         seed = int(check_random_state(self.random_state).randint(2**31))
+        columns = _channels_last(X)
         self.scaler_ = StandardScaler(with_mean=self.standardize, with_std=self.standardize)
-        self.scaler_.fit(_channels_last(X).reshape(-1, _channels_last(X).shape[-1]))
+        self.scaler_.fit(columns.reshape(-1, columns.shape[-1]))
         inputs = self._inputs(X).float()
-        self.network_ = fit(
+        self.network_ = fitting.fit(
             self._build(inputs, seed),
             (inputs, torch.from_numpy(labels)),
             epochs=self.epochs,
@@ -99,7 +100,7 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Calibrated probabilities [N, K] of the classes in the order of `classes_`."""
+        """Probabilities [N, K] of the classes in the order of `classes_`, in float64."""
         return self._map(X, lambda inputs: call(self.network_, inputs).softmax(-1))
 
     def predict(self, X: Any) -> Array:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from srepr import runs
-from srepr.analysis import analyze
+from srepr.analysis import analyze, usual_classifier
 from srepr.data.longtail import groups
 from srepr.errors import InputError
 from srepr.evaluation import STAGE_1
@@ -106,7 +106,8 @@ def _spread(opened: OpenedRun, head: str, metrics: Mapping[str, Any]) -> dict[st
     """The analysis of the draws: as `srepr analyze` left it where that was of this very head, or made now."""
     file = opened.run / "analysis" / "analysis.json"
     kept = runs.read_json(file) if file.exists() else {}
-    same = kept.get("head") == head and kept["metrics"]["after"]["nll"] == metrics["nll"]
+    usual = (kept.get("head"), kept.get("classifier")) == (head, usual_classifier(opened, head))
+    same = usual and kept["metrics"]["after"]["nll"] == metrics["nll"]
     found = kept if same else analyze(opened, head=head, samples=SAMPLES)
     return {**{key: found[key] for key in ("samples", "ensemble", "single")}, **found["dispersion"]}
 
