@@ -38,8 +38,9 @@ class About:
     @classmethod
     def from_json(cls, text: str) -> About:
         """What `json.dumps(asdict(about))` wrote down."""
-        fields = json.loads(text)
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+        fields: dict[str, Any] = json.loads(text)
+        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
+        return cls(**{**fields, **lists})
 
     def build(self) -> nn.Module:
         """The network, with fresh weights."""
