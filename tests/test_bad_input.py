@@ -149,13 +149,15 @@ def test_a_full_disk_ends_the_run_and_the_same_command_goes_on(srepr, srepr_proc
 @pytest.fixture
 def read_only(tmp_path):
     """A mount that refuses to be written to, also by root."""
+    if shutil.which("mount") is None:
+        pytest.skip("nothing can be mounted here")
     place = tmp_path / "read-only"
     place.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "ro,size=1m", "tmpfs", str(place)], capture_output=True, check=False
     )
-    if shutil.which("mount") is None or mounted.returncode:
-        pytest.skip("nothing can be mounted here")
+    if mounted.returncode:
+        pytest.skip(f"nothing can be mounted here ({mounted.stderr.decode().strip()})")
     yield place
     subprocess.run(["umount", str(place)], check=True)
 

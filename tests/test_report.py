@@ -301,9 +301,7 @@ def test_what_cannot_be_reported_on_is_said_in_one_line(srepr, run, trained, tmp
     assert f"is a folder. Name the file to write: {tmp_path}" in srepr("report", run, "-o", tmp_path).complaint
     assert "needs a run folder" in srepr("report").complaint
     bare = shutil.copytree(trained, tmp_path / "bare")
-    assert (
-        f"has no re-trained classifier to report on. Make one: srepr retrain {bare}" in srepr("report", bare).complaint
-    )
+    assert f"has no re-trained classifier. Make one with: srepr retrain {bare}" in srepr("report", bare).complaint
     assert not (bare / "report.html").exists()
 
 

@@ -138,7 +138,7 @@ def run_draws(
     """
     if samples < 1:
         raise InputError(f"--samples is {samples}: at least 1 is needed")
-    head = _known(opened, head or _default_head(opened))
+    head = _known(opened, head or opened.usual_head)
     before = opened.classifiers[head].stage1
     classifier = _known(opened, classifier or usual_classifier(opened, head))
     stage1, layer, _ = opened.classifiers[classifier]
@@ -234,13 +234,6 @@ def summary(opened: OpenedRun, draws: Draws) -> dict[str, Any]:
         "per_class": {when: result["per_class"] for when, result in measured.items()},
         "metrics": {when: {name: result[name] for name in COLUMNS} for when, result in measured.items()},
     }
-
-
-def _default_head(opened: OpenedRun) -> str:
-    averaged = [name for name, found in opened.classifiers.items() if found.note and found.stage1 == "swa"]
-    if not averaged:
-        raise InputError(f"{opened.run} has no re-trained classifier. Make one with: srepr retrain {opened.run}")
-    return "srepr" if "srepr" in averaged else averaged[-1]
 
 
 def _known(opened: OpenedRun, name: str) -> str:

@@ -163,6 +163,15 @@ class Train:
         return self.epochs - self.swa_start
 
 
+def stage2_epochs(stage1_epochs: int) -> int:
+    """How long stage 2 is where nothing else is said: a tenth of stage 1, and at least 10: kept features cost little.
+
+    >>> stage2_epochs(180), stage2_epochs(40)
+    (18, 10)
+    """
+    return max(10, round(0.1 * stage1_epochs))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retrain:
     """Stage 2: how a head is trained on frozen features (paper, section 4 and appendix A.4).

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from srepr.balance import logit_offset
 from srepr.batches import as_labels, call, count_labels, loader, split
 from srepr.classifier import Classifier
-from srepr.config import Optim
+from srepr.config import Optim, stage2_epochs
 from srepr.devices import default_device
 from srepr.errors import InputError
 from srepr.inputs import seeded
@@ -87,7 +87,7 @@ def fit(
     )
     captured_from = min(int(swa_start * epochs), epochs - 1)
     # Whatever stage 2 would refuse is refused now, and not after the hours of stage 1.
-    keywords: dict[str, Any] = {"epochs": max(EPOCHS, round(0.1 * epochs)), "seed": seed}
+    keywords: dict[str, Any] = {"epochs": stage2_epochs(epochs), "seed": seed}
     keywords |= {name.removeprefix("stage2_"): value for name, value in stage2.items()}
     how, _ = chosen(method, **keywords)
     if how.representation == "swag" and epochs - captured_from < 2:

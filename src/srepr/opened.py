@@ -58,6 +58,15 @@ class OpenedRun:
             raise InputError(f"{self.run} was trained without a test part: there is nothing to measure on. Add one.")
         return part
 
+    @property
+    def usual_head(self) -> str:
+        """The head that to take where none is named: `srepr`, or else the newest, rather one on the averaged network."""
+        heads = [name for name in self.classifiers if name not in STAGE_1]
+        averaged = [name for name in heads if self.classifiers[name].stage1 == "swa"]
+        if not heads:
+            raise InputError(f"{self.run} has no re-trained classifier. Make one with: srepr retrain {self.run}")
+        return "srepr" if "srepr" in heads else (averaged or heads)[-1]
+
     def outputs(self, name: str) -> Iterator[tuple[Indices, Tensor]]:
         """The logits of a classifier on that part, chunk by chunk, as (indices, [B, K])."""
         if name not in self.classifiers:

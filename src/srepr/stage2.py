@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from srepr import runs
 from srepr.checkpoints import About, load_model, load_posterior
-from srepr.config import Retrain
+from srepr.config import Retrain, stage2_epochs
 from srepr.data import LongTailData
 from srepr.data.examples import Examples
 from srepr.data.longtail import Indices
@@ -28,7 +28,7 @@ from srepr.methods import Method
 from srepr.metrics import LongTailMetrics
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
-from srepr.retraining import EPOCHS, Diverged, bias_of, linear_classifier, sampling_for, scale_of, train_head
+from srepr.retraining import Diverged, bias_of, linear_classifier, sampling_for, scale_of, train_head
 
 CHUNK = 1024
 
@@ -66,7 +66,7 @@ def retrain_run(
     settings = settings or Retrain()
     settings = replace(
         settings,
-        epochs=settings.epochs or max(EPOCHS, round(0.1 * trained["epochs"])),
+        epochs=settings.epochs or stage2_epochs(trained["epochs"]),
         batch_size=settings.batch_size or trained["batch_size"],
     )
     network, about = load_model(file)

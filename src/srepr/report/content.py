@@ -39,7 +39,7 @@ def describe_run(opened: OpenedRun, *, head: str | None = None, dispersion: bool
     >>> _ = train(Train(source="digits-lt", network="resnet8", epochs=1), run)
     >>> describe_run(open_trained(run, quiet=True))
     Traceback (most recent call last):
-    srepr.errors.InputError: .../run has no re-trained classifier to report on. Make one: srepr retrain .../run
+    srepr.errors.InputError: .../run has no re-trained classifier. Make one with: srepr retrain .../run
     """
     head = _chosen_head(opened, head)
     before, _, note = opened.classifiers[head]
@@ -76,15 +76,11 @@ def describe_run(opened: OpenedRun, *, head: str | None = None, dispersion: bool
 
 
 def _chosen_head(opened: OpenedRun, wanted: str | None = None) -> str:
-    """The head that is asked for, or else `srepr`, or else the newest."""
-    heads = [name for name in opened.classifiers if name not in STAGE_1]
-    if not heads:
-        raise InputError(
-            f"{opened.run} has no re-trained classifier to report on. Make one: srepr retrain {opened.run}"
-        )
+    """The head that is asked for, or else the usual one."""
+    usual, heads = opened.usual_head, [name for name in opened.classifiers if name not in STAGE_1]
     if wanted is not None and wanted not in heads:
         raise InputError(f"{opened.run} has no head {wanted!r}. Name one with --head: {', '.join(heads)}.")
-    return wanted or ("srepr" if "srepr" in heads else heads[-1])
+    return wanted or usual
 
 
 def _summary(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:

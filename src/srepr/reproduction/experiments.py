@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from srepr.config import Retrain, Train
+from srepr.config import Retrain, Train, stage2_epochs
 from srepr.methods import Balance, Method
 from srepr.methods import method as choose
 from srepr.tables import NAMES
@@ -184,22 +184,13 @@ def swa_lr(base: Train) -> list[Row]:
     return rows
 
 
-def stage2_epochs(train: Train) -> int:
-    """How many epochs the heads on a training get where nothing else is said.
-
-    >>> stage2_epochs(Train(source="imagenet-lt", epochs=180)), stage2_epochs(Train(source="digits-lt", epochs=40))
-    (18, 10)
-    """
-    return max(10, round(0.1 * train.epochs))
-
-
 def cost(base: Train) -> list[Row]:
     """Seconds of stage 2 on the fly, cRT with twice the epochs of SRepr, and of SRepr with kept features.
 
     >>> [row.name for row in cost(Train(source="digits-lt"))]
     ['crt-2x', 'srepr-1x', 'srepr-1x-kept', 'crt-4x', 'srepr-2x', 'srepr-2x-kept']
     """
-    once = stage2_epochs(base)
+    once = stage2_epochs(base.epochs)
     rows = []
     for times in (1, 2):
         for method, factor, on_the_fly in (("crt", 2 * times, True), ("srepr", times, True), ("srepr", times, False)):

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srepr import runs
-from srepr.config import Train
+from srepr.config import Train, stage2_epochs
 from srepr.data import LongTailData, epoch_batches, load
 from srepr.data.loading import batches
 from srepr.devices import default_device
@@ -25,7 +25,6 @@ from srepr.evaluation import Stage1
 from srepr.features import feature_length
 from srepr.objective import srepr_loss
 from srepr.representation import plan as epochs_of
-from srepr.reproduction.experiments import stage2_epochs
 from srepr.reproduction.work import Experiment, Piece, Retraining, Training, plan
 from srepr.retraining import sampling_for
 from srepr.stage1 import data_options, describe
@@ -148,7 +147,7 @@ def of_retraining(piece: Retraining, data: LongTailData, kept: set[object]) -> A
     held = set() if piece.cold else kept
     for how in piece.methods.values():
         sampling = sampling_for(how, settings)
-        epochs = settings.epochs or stage2_epochs(piece.train)
+        epochs = settings.epochs or stage2_epochs(piece.train.epochs)
         representations += epochs * examples * len(sampling.sources(0))
         for source in {source for epoch in range(epochs) for source in sampling.sources(epoch)}:
             array = (piece.run, piece.stage1, source, sampling.fresh)
