@@ -60,7 +60,7 @@ class OpenedRun:
 
     @property
     def usual_head(self) -> str:
-        """The head where none is named: `srepr`, or else the newest, if there is one on the averaged network of those."""
+        """The head where none is named: `srepr`, or else the newest, on the averaged network if any is."""
         heads = [name for name in self.classifiers if name not in STAGE_1]
         averaged = [name for name in heads if self.classifiers[name].stage1 == "swa"]
         if not heads:
