@@ -54,6 +54,17 @@ def test_the_table_stands_beside_the_papers_sade(srepr, combined, checkpoint):
     assert (mean, spread) == (pytest.approx(ours.mean().item()), pytest.approx(ours.std().item()))
 
 
+def test_a_dry_run_says_what_is_left(srepr, combined, checkpoint, tmp_path):
+    words = ["reproduce", "combine", checkpoint, "--source", "digits-lt", "--epochs", 3, "--dry-run"]
+    *lines, last = srepr(*words, "--seeds", 3, "--out", combined).out.splitlines()
+    assert [line.split()[0] for line in lines] == ["done"] * 4 + ["about"] * 2
+    assert lines[4].endswith("collect around sade_digits.pth on digits-lt, 3 epochs, seed 2")
+    assert lines[5].endswith("re-train srepr on digits-lt, 3 epochs, seed 2")
+    assert last.startswith("2 of 6 to do, about ")
+    assert json.loads(srepr(*words, "--out", tmp_path, "--json").out)[0]["seconds"] > 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_mistakes_are_named(srepr, checkpoint, tmp_path):
     assert "needs checkpoints" in srepr("reproduce", "combine", "--out", tmp_path).complaint
     words = ["--out", tmp_path, "--source", "digits-lt"]

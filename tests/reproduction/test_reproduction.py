@@ -342,16 +342,17 @@ def test_a_dry_run_knows_what_is_done(srepr, alone):
 
 def test_an_estimate_counts_every_image_once(tmp_path, monkeypatch):
     """By hand: 331 images for training, 597 for testing, whole batches of 32, features shared between the heads."""
-    monkeypatch.setattr("srepr.reproduction.timing.pace_of", lambda *_: Pace(train=1, forward=1, head=1))
+    monkeypatch.setattr("srepr.reproduction.timing.pace_of", lambda *_, **__: Pace(train=1, forward=1, head=1))
     base = replace(base_settings("digits-lt"), epochs=4)
-    found = [seconds for _, seconds in estimates(Experiment(table="full", base=base, seeds=1, out=tmp_path))]
+    full, cost = (plan(Experiment(table=table, base=base, seeds=1, out=tmp_path)) for table in ("full", "cost"))
+    found = [seconds for _, seconds in estimates(full, tmp_path)]
     assert found == [
         5 * 320 + 331 + 2 * 597,  # SWA and SGD share three epochs of four
         331 + 597 + 4 * 10 * 331,
         331 + 10 * (331 + 331) + 597 + (4 + 11) * 10 * 331,  # ten draws, each with BatchNorm statistics
     ]
-    cost = [seconds for _, seconds in estimates(Experiment(table="cost", base=base, seeds=1, out=tmp_path))]
-    assert cost[1:4] == [
+    found = [seconds for _, seconds in estimates(cost, tmp_path)]
+    assert found[1:4] == [
         20 * 331 + 597 + 20 * 331,
         10 * (331 + 10 * (331 + 331)) + 597 + 11 * 10 * 331,
         331 + 10 * (331 + 331) + 597 + 11 * 10 * 331,

@@ -6,7 +6,7 @@ import difflib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from tyro.conf import Positional, arg
 
@@ -14,6 +14,9 @@ from srepr.commands.output import show, show_json
 from srepr.errors import InputError
 
 if TYPE_CHECKING:
+    from srepr.reproduction.combination import Combination
+    from srepr.reproduction.comparison import Comparison
+    from srepr.reproduction.records import Record
     from srepr.reproduction.work import Experiment
 
 
@@ -57,16 +60,14 @@ class ReproduceCommand:
             raise InputError(f"no table is called {self.table!r}{hint} Known: {', '.join(known)}")
         if self.seeds < 1:
             raise InputError(f"--seeds is {self.seeds}: at least 1 is needed")
-        if self.table == "combine":
-            self.combine()
-            return
-        if len(self.words) + bool(self.source) > 1:
+        if self.table != "combine" and len(self.words) + bool(self.source) > 1:
             raise InputError(f"{self.table} is made on one data set at a time. Name one SOURCE.")
-        experiments = self.experiments()
         if self.dry_run:
-            self.say_what_is_to_do(experiments)
+            self.say_what_is_to_do()
+        elif self.table == "combine":
+            self.combine()
         else:
-            self.reproduce(experiments)
+            self.reproduce()
 
     def experiments(self) -> list[Experiment]:
         """The table on each of the data sets."""
@@ -86,55 +87,72 @@ class ReproduceCommand:
             for source in named or sources_for(self.table, self.data_dir)
         ]
 
-    def reproduce(self, experiments: list[Experiment]) -> None:
-        """Table by table, so that one is there before the next begins."""
-        from srepr.reproduction.comparison import as_json, as_table, compare, write
-        from srepr.reproduction.records import records
-        from srepr.reproduction.work import carry_out
+    def combination(self) -> Combination:
+        """The recipe on the checkpoints that are named."""
+        from srepr.reproduction.combination import combination
 
-        found = []
-        for experiment in experiments:
-            measured = records(experiment, carry_out(experiment, workers=self.workers))
-            comparison = compare(experiment, measured)
-            write(self.out, measured, comparison)
-            found.append(as_json(comparison))
-            if not self.json:
-                show(as_table(comparison))
-        if self.json:
-            show_json(found)
-
-    def combine(self) -> None:
-        """Collect and re-train around each checkpoint, then print before and after."""
-        from srepr.reproduction.combination import combine
-        from srepr.reproduction.comparison import as_json, as_table, write
-
-        if self.dry_run:
-            raise InputError("--dry-run is for the tables that train from scratch. Leave it out for combine.")
-        measured, comparison = combine(
+        return combination(
             [Path(word) for word in self.words],
             self.source,
             seeds=self.seeds,
             epochs=self.epochs,
             data_dir=self.data_dir,
             out=self.out,
-            workers=self.workers,
         )
-        write(self.out, measured, comparison)
-        if self.json:
-            show_json([as_json(comparison)])
-        else:
-            show(as_table(comparison))
 
-    def say_what_is_to_do(self, experiments: list[Experiment]) -> None:
+    def reproduce(self) -> None:
+        """Table by table, so that one is there before the next begins."""
+        from srepr.reproduction.comparison import compare
+        from srepr.reproduction.records import records
+        from srepr.reproduction.work import carry_out, plan
+
+        found = []
+        for experiment in self.experiments():
+            results = carry_out(plan(experiment), data_dir=self.data_dir, workers=self.workers)
+            measured = records(experiment, results)
+            found.append(self.kept(measured, compare(experiment, measured)))
+        if self.json:
+            show_json(found)
+
+    def combine(self) -> None:
+        """Collect and re-train around each checkpoint, then print before and after."""
+        from srepr.reproduction.combination import beside_the_paper, plan, records
+        from srepr.reproduction.work import carry_out
+
+        what = self.combination()
+        measured = records(what, carry_out(plan(what), data_dir=self.data_dir, workers=self.workers))
+        found = self.kept(measured, beside_the_paper(what, measured))
+        if self.json:
+            show_json([found])
+
+    def kept(self, measured: list[Record], comparison: Comparison) -> dict[str, Any]:
+        """The table as JSON, after writing its files and, for people, printing it."""
+        from srepr.reproduction.comparison import as_json, as_table, write
+
+        write(self.out, measured, comparison)
+        if not self.json:
+            show(as_table(comparison))
+        return as_json(comparison)
+
+    def say_what_is_to_do(self) -> None:
         """A line for each piece of work."""
         from srepr.progress import duration
+        from srepr.reproduction import combination, work
         from srepr.reproduction.timing import estimates
 
-        work = [estimate for each in experiments for estimate in estimates(each, workers=self.workers)]
+        if self.table == "combine":
+            plans = [combination.plan(self.combination())]
+        else:
+            plans = [work.plan(experiment) for experiment in self.experiments()]
+        found = [
+            estimate
+            for pieces in plans
+            for estimate in estimates(pieces, self.out, data_dir=self.data_dir, workers=self.workers)
+        ]
         if self.json:
-            show_json([{"work": str(piece), "done": piece.done, "seconds": seconds} for piece, seconds in work])
+            show_json([{"work": str(piece), "done": piece.done, "seconds": seconds} for piece, seconds in found])
             return
-        for piece, seconds in work:
+        for piece, seconds in found:
             print(f"{'done' if piece.done else 'about ' + duration(seconds):<20} {piece}")
-        left = [seconds for piece, seconds in work if not piece.done]
-        print(f"{len(left)} of {len(work)} to do, about {duration(sum(left))}")
+        left = [seconds for piece, seconds in found if not piece.done]
+        print(f"{len(left)} of {len(found)} to do, about {duration(sum(left))}")

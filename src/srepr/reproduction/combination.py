@@ -7,13 +7,12 @@ O/combine/NAME-seedS/     a run folder for each; the network as it was given is 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from srepr.config import Machine, Retrain
+from srepr.config import Retrain, Train
 from srepr.errors import InputError
 from srepr.foreign import read_checkpoint
 from srepr.methods import METHODS
@@ -22,15 +21,41 @@ from srepr.reproduction.comparison import Compared, Comparison, aggregate
 from srepr.reproduction.experiments import EVERYTHING, SCORES
 from srepr.reproduction.paper import TITLES, numbers
 from srepr.reproduction.records import Record
-from srepr.stage1 import train
-from srepr.stage2 import retrain_run
+from srepr.reproduction.work import Piece, Results, Retraining, Training
 
 SOURCES = {10: "cifar10-lt", 100: "cifar100-lt", 1000: "imagenet-lt", 8142: "inaturalist18"}
 KNOWN = {"cmo": "ride-cmo", "ride": "ride", "sade": "sade", "bcl": "bcl"}
 """What in the name of a file says whose it is: RIDE and SADE cannot be told apart by their tensors."""
 
 
-def combine(
+@dataclass(frozen=True, kw_only=True)
+class Combination:
+    """The recipe on some checkpoints, over one data set.
+
+    >>> settings = collecting(RECIPES["digits-lt"])
+    >>> what = Combination(checkpoints=[Path("ride.pth")], settings=settings, seeds=2, out=Path("O"))
+    >>> [(path.name, seed, str(run)) for path, seed, run in what.runs]
+    [('ride.pth', 0, 'O/combine/ride-seed0'), ('ride.pth', 1, 'O/combine/ride-seed1')]
+    """
+
+    checkpoints: Sequence[Path]
+    settings: Train
+    """The collection."""
+    seeds: int
+    out: Path
+    data_dir: Path | None = None
+
+    @property
+    def runs(self) -> list[tuple[Path, int, Path]]:
+        """Every (checkpoint, seed) with its run folder."""
+        return [
+            (checkpoint, seed, self.out / "combine" / f"{checkpoint.stem}-seed{seed}")
+            for checkpoint in self.checkpoints
+            for seed in range(self.seeds)
+        ]
+
+
+def combination(
     checkpoints: Sequence[Path],
     source: str = "",
     *,
@@ -38,13 +63,10 @@ def combine(
     epochs: int | None = None,
     data_dir: Path | None = None,
     out: Path,
-    workers: int = 0,
-) -> tuple[list[Record], Comparison]:
-    """Collect and re-train around each checkpoint; what was measured, and the table before / after.
+) -> Combination:
+    """What to do for these checkpoints; without a `source` on the data set of the paper with as many classes.
 
-    Without a `source` the data set of the paper with as many classes is taken. Work that is done is not done again.
-
-    >>> combine([], out=Path("O"))
+    >>> combination([], out=Path("O"))
     Traceback (most recent call last):
     srepr.errors.InputError: srepr reproduce combine needs checkpoints. Name one or several files.
     """
@@ -53,38 +75,54 @@ def combine(
     sources = {source or source_of(checkpoint) for checkpoint in checkpoints}
     if len(sources) > 1:
         raise InputError(f"the checkpoints are of {' and '.join(sorted(sources))}: one table is about one data set.")
-    source = sources.pop()
     repeated = {path.stem for path in checkpoints if [other.stem for other in checkpoints].count(path.stem) > 1}
     if repeated:
         raise InputError(f"two checkpoints are called {min(repeated)}: their runs would be one. Rename a file.")
-    settings = collecting(settings_for(source), epochs)
-    measured = []
-    for checkpoint in checkpoints:
-        for seed in range(seeds):
-            run = out / "combine" / f"{checkpoint.stem}-seed{seed}"
-            print(f"{checkpoint.name}, seed {seed}: collect, then re-train", file=sys.stderr, flush=True)
-            results = train(
-                replace(settings, seed=seed),
-                run,
-                data_dir=data_dir,
-                machine=Machine(workers=workers),
-                start=checkpoint,
-            )
-            results |= retrain_run(run, {"srepr": METHODS["srepr"]}, Retrain(seed=seed), workers=workers)
-            place = f" --data-dir {data_dir}" if data_dir else ""
-            command = f"srepr train {source} --from {checkpoint.name}{place} --seed {seed} --out {run}"
-            measured += [
-                record(checkpoint.stem, "sgd", results["sgd"], settings.epochs, seed, command),
-                record(
-                    f"{checkpoint.stem}+srepr",
-                    "swa",
-                    results["srepr"],
-                    settings.epochs,
-                    seed,
-                    f"{command} && srepr retrain {run} --seed {seed}",
-                ),
-            ]
-    return measured, beside_the_paper(checkpoints, source, measured, settings.epochs)
+    settings = collecting(settings_for(sources.pop()), epochs)
+    return Combination(checkpoints=checkpoints, settings=settings, seeds=seeds, out=out, data_dir=data_dir)
+
+
+def plan(what: Combination) -> list[Piece]:
+    """The work: for each checkpoint and seed the collection, then the head.
+
+    >>> settings = collecting(RECIPES["digits-lt"])
+    >>> for piece in plan(Combination(checkpoints=[Path("ride.pth")], settings=settings, seeds=1, out=Path("O"))):
+    ...     print(piece)
+    collect around ride.pth on digits-lt, 10 epochs, seed 0
+    re-train srepr on digits-lt, 10 epochs, seed 0
+    """
+    pieces: list[Piece] = []
+    for checkpoint, seed, run in what.runs:
+        settings = replace(what.settings, seed=seed)
+        head, retrain = {"srepr": METHODS["srepr"]}, Retrain(seed=seed)
+        pieces += [
+            Training(run=run, settings=settings, start=checkpoint),
+            Retraining(run=run, train=settings, stage1="swa", methods=head, settings=retrain),
+        ]
+    return pieces
+
+
+def records(what: Combination, results: Results) -> list[Record]:
+    """What was measured: a record before and one after, for each checkpoint and seed.
+
+    >>> settings = collecting(RECIPES["digits-lt"])
+    >>> what = Combination(checkpoints=[Path("ride.pth")], settings=settings, seeds=1, out=Path("O"))
+    >>> results = {Path("O/combine/ride-seed0"): {"sgd": {"acc": 0.5}, "srepr": {"acc": 0.6}}}
+    >>> [(row["name"], row["acc"]) for row in records(what, results)]
+    [('ride', 0.5), ('ride+srepr', 0.6)]
+    """
+    found = []
+    place = f" --data-dir {what.data_dir}" if what.data_dir else ""
+    for checkpoint, seed, run in what.runs:
+        before, after = results[run]["sgd"], results[run]["srepr"]
+        epochs, source = what.settings.epochs, what.settings.source
+        collect = f"srepr train {source} --from {checkpoint.name}{place} --epochs {epochs} --seed {seed} --out {run}"
+        retrain = f"{collect} && srepr retrain {run} --seed {seed}"
+        found += [
+            record(checkpoint.stem, "sgd", before, epochs, seed, collect),
+            record(f"{checkpoint.stem}+srepr", "swa", after, epochs, seed, retrain),
+        ]
+    return found
 
 
 def source_of(checkpoint: Path) -> str:
@@ -118,16 +156,19 @@ def record(name: str, stage1: str, metrics: dict[str, Any], epochs: int, seed: i
     }
 
 
-def beside_the_paper(checkpoints: Sequence[Path], source: str, measured: Sequence[Record], epochs: int) -> Comparison:
+def beside_the_paper(what: Combination, measured: Sequence[Record]) -> Comparison:
     """The table: two rows for each checkpoint, beside the paper's for a file that says whose it is.
 
-    >>> rows = beside_the_paper([Path("sade_cifar100.pth")], "cifar100-lt", [], 10).rows
+    >>> settings = collecting(RECIPES["cifar100-lt"])
+    >>> what = Combination(checkpoints=[Path("sade_cifar100.pth")], settings=settings, seeds=1, out=Path("O"))
+    >>> rows = beside_the_paper(what, []).rows
     >>> [(row.label, row.paper["acc"]) for row in rows]
     [('sade_cifar100', [49.9, None]), ('  + SWA + SRepr', [50.1, None])]
     """
+    source = what.settings.source
     paper, theirs = numbers("combining", source)
     rows = []
-    for checkpoint in checkpoints:
+    for checkpoint in what.checkpoints:
         known = next((row for word, row in KNOWN.items() if word in checkpoint.stem.lower()), "")
         for suffix, label in (("", checkpoint.stem), ("+srepr", "  + SWA + SRepr")):
             quoted = theirs.get(known + suffix, {}) if known else {}
@@ -144,8 +185,8 @@ def beside_the_paper(checkpoints: Sequence[Path], source: str, measured: Sequenc
         table="combine",
         source=source,
         paper=paper,
-        caption=f"Other projects' checkpoints, and SWA + SRepr on them. Ours: {source}, {epochs} epochs of collection;"
-        f" paper: {TITLES[paper]}, about 10.",
+        caption=f"Other projects' checkpoints, and SWA + SRepr on them. Ours: {source}, {what.settings.epochs}"
+        f" epochs of collection; paper: {TITLES[paper]}, about 10.",
         columns=SCORES,
         rows=rows,
         notes=[] if same else ["The data set is not the paper's: only the direction of the changes compares."],

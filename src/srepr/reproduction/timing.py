@@ -23,9 +23,10 @@ from srepr.data.loading import batches
 from srepr.devices import default_device
 from srepr.evaluation import Stage1
 from srepr.features import feature_length
+from srepr.given import given_network
 from srepr.objective import srepr_loss
 from srepr.representation import plan as epochs_of
-from srepr.reproduction.work import Experiment, Piece, Retraining, Training, plan
+from srepr.reproduction.work import Piece, Retraining, Training
 from srepr.retraining import sampling_for
 from srepr.stage1 import data_options, describe
 
@@ -90,30 +91,34 @@ def images_of_epoch(examples: int, batch_size: int) -> int:
     return max(examples - examples % batch_size, min(examples, batch_size))
 
 
-def estimates(experiment: Experiment, *, workers: int = 0) -> Iterator[tuple[Piece, float]]:
-    """Each piece of work behind a table with the seconds that it will take, 0 where it is done.
+def estimates(
+    pieces: Iterable[Piece], out: Path, *, data_dir: Path | None = None, workers: int = 0
+) -> Iterator[tuple[Piece, float]]:
+    """Each piece of the work behind a table with the seconds that it will take, 0 where it is done.
 
-    >>> from srepr.recipes import RECIPES
-    >>> base = RECIPES["digits-lt"]
-    >>> experiment = Experiment(table="main", base=base, seeds=1, out=getfixture("tmp_path"))
-    >>> [seconds > 0 for _, seconds in estimates(experiment)]
-    [True, True]
+    >>> run = getfixture("tmp_path")
+    >>> piece = Training(run=run, settings=Train(source="digits-lt", network="resnet8"))
+    >>> [seconds > 0 for _, seconds in estimates([piece], run)]
+    [True]
     """
     data: dict[int, LongTailData] = {}
-    paces: dict[str, Pace] = {}
+    paces: dict[tuple[str, Path | None], Pace] = {}
+    starts: dict[Path, Path | None] = {}
     kept: set[object] = set()
-    for piece in plan(experiment):
+    for piece in pieces:
         settings = piece.settings if isinstance(piece, Training) else piece.train
-        seed, network = settings.seed, settings.network
+        seed = settings.seed
         if seed not in data:
-            data[seed] = load(settings.source, data_dir=experiment.data_dir, seed=seed, **data_options(settings))
+            data[seed] = load(settings.source, data_dir=data_dir, seed=seed, **data_options(settings))
         if isinstance(piece, Training):
+            starts[piece.run] = piece.start
             amount = of_training(piece, data[seed])
         else:
             amount = of_retraining(piece, data[seed], kept)
-        if not piece.done and network not in paces:
-            paces[network] = pace_of(settings, data[seed], experiment.out, workers)
-        yield piece, 0.0 if piece.done else paces[network].seconds(amount)
+        key = settings.network, starts[piece.run]
+        if not piece.done and key not in paces:
+            paces[key] = pace_of(settings, data[seed], out, workers, start=starts[piece.run])
+        yield piece, 0.0 if piece.done else paces[key].seconds(amount)
 
 
 def of_training(piece: Training, data: LongTailData) -> Amount:
@@ -124,7 +129,7 @@ def of_training(piece: Training, data: LongTailData) -> Amount:
     Amount(train=1280, forward=928, head=0)
     """
     left = len(epochs_of(piece.settings)) - len(runs.read_log(piece.run))
-    networks = 2 if piece.settings.baseline else 1
+    networks = 2 if piece.settings.baseline or piece.start else 1
     evaluated = sum(len(part) for name, part in data.parts.items() if name != "train")
     images = images_of_epoch(len(data.train), piece.settings.batch_size)
     return Amount(train=left * images, forward=len(data.train) + networks * evaluated)
@@ -163,15 +168,18 @@ def of_retraining(piece: Retraining, data: LongTailData, kept: set[object]) -> A
     return Amount(forward=images, head=representations)
 
 
-def pace_of(settings: Train, data: LongTailData, out: Path, workers: int = 0) -> Pace:
+def pace_of(settings: Train, data: LongTailData, out: Path, workers: int = 0, *, start: Path | None = None) -> Pace:
     """The pace of a network on these inputs: by the logs under `out` where it was trained there, else by trying it.
+
+    With `start` it is the network of that checkpoint, which no log knows.
 
     >>> pace = pace_of(Train(source="digits-lt", network="resnet8"), load("digits-lt"), Path("nowhere"))
     >>> min(pace.train, pace.forward, pace.head) > 0
     True
     """
     about, device = describe(settings, data), default_device()
-    network = about.build().to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    network = about.build() if start is None else given_network(start, data).network
+    network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     sgd = torch.optim.SGD(network.parameters(), lr=0.0)
 
     def train(inputs: Tensor, labels: Tensor) -> None:
@@ -199,7 +207,7 @@ def pace_of(settings: Train, data: LongTailData, out: Path, workers: int = 0) ->
     loading = max(workers, 1) * images_per_second(
         lambda inputs, labels: steps.append((inputs.to(device), labels.to(device))), stream
     )
-    logged = logged_pace(out, settings.source, about.network)
+    logged = logged_pace(out, settings.source, about.network) if start is None else None
     return Pace(
         train=logged or min(loading, images_per_second(train, steps)),
         forward=min(loading, images_per_second(forward, steps)),

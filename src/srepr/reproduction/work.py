@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +31,7 @@ Results = dict[Path, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A piece of work: stage 1 into a run folder.
+    """A piece of work: stage 1 into a run folder, from scratch or from a network that is trained already.
 
     >>> str(Training(run=Path("R"), settings=replace(RECIPES["digits-lt"], mixup=0.2)))
     'train digits-lt, 40 epochs, seed 0, mixup0.2'
@@ -39,6 +39,8 @@ class Training:
 
     run: Path
     settings: Train
+    start: Path | None = None
+    """The checkpoint to go on from."""
 
     @property
     def done(self) -> bool:
@@ -46,7 +48,8 @@ class Training:
         return (self.run / "results.json").exists()
 
     def __str__(self) -> str:
-        return f"train {', '.join(described(self.settings))}"
+        what = "train" if self.start is None else f"collect around {self.start.name} on"
+        return f"{what} {', '.join(described(self.settings))}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,15 +217,14 @@ def every_row(experiment: Experiment) -> Iterator[tuple[int, Row, Train]]:
                 yield seed, row, replace(row.train, seed=seed)
 
 
-def carry_out(experiment: Experiment, *, workers: int = 0) -> Results:
-    """Do what the table still needs, and return the metrics of all of it.
+def carry_out(pieces: Sequence[Piece], *, data_dir: Path | None = None, workers: int = 0) -> Results:
+    """Do what is not done yet of the work behind a table, and return the metrics of all of it.
 
     >>> base = base_settings("digits-lt", epochs=1)
     >>> experiment = Experiment(table="swa-crt", base=base, seeds=1, out=getfixture("tmp_path"))
-    >>> [sorted(metrics) for metrics in carry_out(experiment).values()]
+    >>> [sorted(metrics) for metrics in carry_out(plan(experiment)).values()]
     [['crt', 'sgd', 'sgd-crt', 'swa']]
     """
-    pieces = plan(experiment)
     left = [piece for piece in pieces if not piece.done]
     results: Results = {piece.run: {} for piece in pieces}
     for piece in pieces:
@@ -231,9 +233,9 @@ def carry_out(experiment: Experiment, *, workers: int = 0) -> Results:
         metrics = results[piece.run]
         if isinstance(piece, Training):
             machine = Machine(workers=workers)
-            metrics |= train(piece.settings, piece.run, data_dir=experiment.data_dir, machine=machine)
+            metrics |= train(piece.settings, piece.run, data_dir=data_dir, machine=machine, start=piece.start)
         else:
-            place = experiment.data_dir if piece.train.source in RECIPES else None
+            place = data_dir if piece.train.source in RECIPES else None
             with cold_cache(piece) as cache:
                 metrics |= retrain_run(
                     piece.run,

@@ -1,0 +1,65 @@
+"""What was tried on stage 2: the heads `x-*` of run folders, each beside SRepr as it is, as results/experiments.md.
+
+srepr retrain RUN --method srepr --lr 0.02 --name x-lr      an experiment, kept in its run folder
+python -m benchmarks.experiments RUN...
+"""
+
+import argparse
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import RESULTS, processor
+from srepr import runs
+from srepr.config import Retrain, stage2_epochs
+from srepr.methods import METHODS
+
+NUMBERS = ("many", "medium", "few", "acc", "nll", "ece")
+
+
+def options(made: dict[str, Any], settings: dict[str, Any]) -> str:
+    """What an experiment changed, as it is typed after `srepr retrain RUN --method srepr`."""
+    usual = asdict(Retrain(epochs=stage2_epochs(settings["epochs"]), batch_size=settings["batch_size"]))
+    choices = made["method"].items() - asdict(METHODS["srepr"]).items()
+    words = [f'--{name} "{value}"' if " " in str(value) else f"--{name} {value}" for name, value in sorted(choices)]
+    for name, value in made["settings"].items():
+        if value != usual[name] and name != "seed":
+            words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
+    return " ".join(words).replace("--distill False", "--no-distill")
+
+
+def table(run: Path) -> str:
+    """A section about one run folder."""
+    config, results = runs.read_json(run / "config.json"), runs.read_json(run / "results.json")
+    settings = config["settings"]
+    rows = [("SWA", results["swa"]), ("SRepr", results["srepr"])]
+    for note in sorted((run / "heads").glob("x-*.json")):
+        made = runs.read_json(note)
+        rows.append((f"`{options(made, settings)}`", made["metrics"]))
+    command = re.sub(r" --(data-dir|out) \S+", "", config["command"])
+    lines = [f"### {settings['source']}, {settings['epochs']} epochs, seed {settings['seed']}", "", f"`{command}`", ""]
+    lines += ["| | Many | Medium | Few | All | NLL | ECE |", "|---|---:|---:|---:|---:|---:|---:|"]
+    for label, metrics in rows:
+        shares = [f"{100 * metrics[key]:.2f}" if metrics.get(key) is not None else "-" for key in NUMBERS[:4]]
+        scores = [f"{metrics[key]:.3f}" if key in metrics else "-" for key in NUMBERS[4:]]
+        lines.append("| " + " | ".join([label, *shares, *scores]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, nargs="+")
+    arguments = parser.parse_args()
+    sections = [table(run) for run in arguments.run]
+    text = f"""# Experiments
+
+The options that were given to `srepr retrain RUN --method srepr` instead of its defaults. Machine: {processor()}.
+
+"""
+    (RESULTS / "experiments.md").write_text(text + "\n".join(sections))
+    print("\n".join(sections))
+
+
+if __name__ == "__main__":
+    main()
