@@ -28,9 +28,11 @@ def main() -> None:
             file = out / f"{table}-{arguments.source}.json"
             if not file.exists():
                 continue
-            for row in json.loads(file.read_text()):
+            found = json.loads(file.read_text())
+            for row in found:
                 rows.setdefault(tuple(row.get(key) for key in IDENTITY), row)
-            pages.append(re.sub(r"^#", "##", file.with_suffix(".md").read_text(), count=1))
+            lengths = ", ".join(f"{epochs} epochs" for epochs in sorted({row["epochs"] for row in found}))
+            pages.append(re.sub(r"^# (.*)", rf"## \1, {lengths}", file.with_suffix(".md").read_text(), count=1))
     if not rows:
         raise SystemExit(f"no table of {arguments.source} is in {', '.join(map(str, arguments.out))}.")
     RESULTS.mkdir(exist_ok=True)
