@@ -44,7 +44,7 @@ def one_folder(tmp_path_factory):
 @pytest.fixture
 def shared(one_folder, monkeypatch):
     """One folder for tables of one epoch, in both stages."""
-    monkeypatch.setattr("srepr.stage2.EPOCHS", 1)
+    monkeypatch.setattr("srepr.stage2.stage2_epochs", lambda _: 1)
     return one_folder
 
 
@@ -235,7 +235,7 @@ def test_a_head_that_diverges_is_not_available_and_named_with_its_temperature(sr
 
 
 def test_people_bring_their_own_data_and_choices_are_measured_on_its_validation_part(srepr, tmp_path, monkeypatch):
-    monkeypatch.setattr("srepr.stage2.EPOCHS", 1)
+    monkeypatch.setattr("srepr.stage2.stage2_epochs", lambda _: 1)
     labels = np.repeat([0, 1, 2], [120, 40, 20])
     x = np.random.default_rng(0).normal(size=(180, 6)).astype(np.float32) + labels[:, None]
     np.savez(tmp_path / "mine.npz", x=x, y=labels)
