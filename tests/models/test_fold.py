@@ -82,13 +82,22 @@ class Net(nn.Module):
     ("forward", "left"),
     [
         (lambda net, x: net.norm(net.conv(x)), 0),
+        (lambda net, x: net.norm(input=net.conv(input=x)), 0),
         (lambda net, x: net.conv(net.norm(x)), 1),
         (lambda net, x: net.norm(y := net.conv(x)) + y, 1),
         (lambda net, x: net.norm(net.conv(net.norm(net.conv(x)))), 1),
         (lambda net, x: net.norm(net.conv(x).relu()), 1),
         (lambda net, x: net.norm(net.conv(x)) if x.sum() < 1e9 else x, 1),
     ],
-    ids=["folds", "norm first", "output used twice", "layers used twice", "relu between", "cannot be traced"],
+    ids=[
+        "folds",
+        "by keyword",
+        "norm first",
+        "output used twice",
+        "layers used twice",
+        "relu between",
+        "cannot be traced",
+    ],
 )
 @torch.no_grad()
 def test_only_a_norm_right_after_a_convolution_is_folded(forward, left):
@@ -107,6 +116,25 @@ def test_convolutions_that_make_their_weight_anew_and_norms_of_the_batch_stay():
     for model in (normed, free):
         assert norms(fold_batchnorm(model)) == 1
         assert_same(fold_batchnorm(model), model, torch.randn(2, 3, 8, 8))
+
+
+class Doubled(nn.BatchNorm2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+@torch.no_grad()
+def test_what_a_subclass_or_a_hook_adds_is_not_lost():
+    torch.manual_seed(0)
+    doubled, hooked, cut, lifted = (Net(lambda net, x: net.norm(net.conv(x))) for _ in range(4))
+    doubled.norm = Doubled(3)
+    hooked.conv.register_forward_hook(lambda module, given, made: made.relu())
+    cut.norm.register_forward_hook(lambda module, given, made: made.relu())
+    lifted.norm.register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    for model in (doubled, hooked, cut, lifted):
+        folded = fold_batchnorm(shaken(model))
+        assert norms(folded) == 1
+        assert_same(folded, model, torch.randn(2, 3, 8, 8))
 
 
 @torch.no_grad()

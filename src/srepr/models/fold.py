@@ -17,6 +17,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from srepr.models.split import swap, unwrap
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def fold_batchnorm(model: nn.Module) -> nn.Module:
@@ -51,16 +52,23 @@ class _ConvolutionTracer(Tracer):
         return isinstance(m, CONVOLUTIONS) or not any(isinstance(inner, CONVOLUTIONS) for inner in m.modules())
 
 
-def _pairs(model: nn.Module, graph: Graph) -> list[tuple[Any, _BatchNorm]]:
+def _pairs(model: nn.Module, graph: Graph) -> list[tuple[Any, Any]]:
     calls = [node for node in graph.nodes if node.op == "call_module"]
     times = Counter(node.target for node in calls)
     pairs = []
     for node in calls:
-        norm, source = model.get_submodule(node.target), node.args[0]
-        if isinstance(norm, _BatchNorm) and norm.running_mean is not None and source in calls:
-            convolution: Any = model.get_submodule(source.target)
-            # Exactly these types and no hooks: a parametrised or weight-normed convolution makes its weight anew.
-            plain = type(convolution) in CONVOLUTIONS and not convolution._forward_pre_hooks
-            if plain and len(source.users) == times[node.target] == times[source.target] == 1:
+        norm = model.get_submodule(node.target)
+        source = node.args[0] if node.args else node.kwargs.get("input")
+        if _plain(norm, NORMS) and norm.running_mean is not None and source in calls:
+            convolution = model.get_submodule(source.target)
+            if (
+                _plain(convolution, CONVOLUTIONS)
+                and len(source.users) == times[node.target] == times[source.target] == 1
+            ):
                 pairs.append((convolution, norm))
     return pairs
+
+
+def _plain(layer: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
+    """Exactly of these types and without hooks: what a subclass, a parametrisation or a hook adds is not folded."""
+    return type(layer) in types and not layer._forward_pre_hooks and not layer._forward_hooks
