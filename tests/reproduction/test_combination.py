@@ -1,6 +1,7 @@
 """`srepr reproduce combine`: the paper's recipe on a checkpoint of somebody else's."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -38,6 +39,16 @@ def test_before_is_the_checkpoint_and_after_is_retrained(combined, trained):
     assert {row["acc"] for row in rows if row["stage1"] == "sgd"} == {before["acc"]}
     after = [row for row in rows if row["stage1"] == "swa"]
     assert all(row["distill"] and row["representation"] == "swag" and row["seconds"] > 0 for row in after)
+
+
+def test_the_command_of_a_row_is_what_was_done(srepr, combined, tmp_path):
+    row = runs.read_json(combined / "combine-digits-lt.json")[3]
+    run = combined / "combine" / "sade_digits-seed1"
+    for command in row["command"].split(" && "):
+        words = [word.replace(str(run), str(tmp_path / "run")) for word in shlex.split(command)[1:]]
+        assert srepr(*words).code == 0
+    again = runs.read_json(tmp_path / "run" / "results.json")["srepr"]
+    assert [again[key] for key in ("acc", "nll", "ece")] == [row[key] for key in ("acc", "nll", "ece")]
 
 
 def test_the_table_stands_beside_the_papers_sade(srepr, combined, checkpoint):

@@ -7,6 +7,7 @@ O/combine/NAME-seedS/     a run folder for each; the network as it was given is 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,12 +113,26 @@ def records(what: Combination, results: Results) -> list[Record]:
     [('ride', 0.5), ('ride+srepr', 0.6)]
     """
     found = []
-    place = f" --data-dir {what.data_dir}" if what.data_dir else ""
+    epochs, source = what.settings.epochs, what.settings.source
+    place = ["--data-dir", what.data_dir] if what.data_dir else []
     for checkpoint, seed, run in what.runs:
         before, after = results[run]["sgd"], results[run]["srepr"]
-        epochs, source = what.settings.epochs, what.settings.source
-        collect = f"srepr train {source} --from {checkpoint.name}{place} --epochs {epochs} --seed {seed} --out {run}"
-        retrain = f"{collect} && srepr retrain {run} --seed {seed}"
+        words = [
+            "srepr",
+            "train",
+            source,
+            "--from",
+            checkpoint,
+            *place,
+            "--epochs",
+            epochs,
+            "--seed",
+            seed,
+            "--out",
+            run,
+        ]
+        collect = shlex.join(map(str, words))
+        retrain = f"{collect} && {shlex.join(['srepr', 'retrain', str(run), '--seed', str(seed)])}"
         found += [
             record(checkpoint.stem, "sgd", before, epochs, seed, collect),
             record(f"{checkpoint.stem}+srepr", "swa", after, epochs, seed, retrain),
