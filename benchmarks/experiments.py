@@ -1,4 +1,4 @@
-"""What was tried on stage 2: the heads `x-*` of run folders, each beside SRepr as it is, as results/experiments.md.
+"""What was tried on stage 2: the heads `x-*` of run folders, each below its method as it is: results/experiments.md.
 
 srepr retrain RUN --method srepr --lr 0.02 --name x-lr      an experiment, kept in its run folder
 python -m benchmarks.experiments RUN...
@@ -14,29 +14,34 @@ from benchmarks.__main__ import RESULTS, processor
 from srepr import runs
 from srepr.config import Retrain, stage2_epochs
 from srepr.methods import METHODS
+from srepr.tables import NAMES
 
 NUMBERS = ("many", "medium", "few", "acc", "nll", "ece")
 
 
-def options(made: dict[str, Any], settings: dict[str, Any]) -> str:
-    """What an experiment changed, as it is typed after `srepr retrain RUN --method srepr`."""
+def tried(made: dict[str, Any], settings: dict[str, Any]) -> tuple[str, str]:
+    """The method that an experiment changed, the nearest one, and the change as it is typed after `--method`."""
+    choices = made["method"].items()
+    changes = {name: sorted(choices - asdict(method).items()) for name, method in METHODS.items()}
+    method = min(METHODS, key=lambda name: (len(changes[name]), METHODS[name].head != made["method"]["head"]))
+    words = [f'--{name} "{value}"' if " " in str(value) else f"--{name} {value}" for name, value in changes[method]]
     usual = asdict(Retrain(epochs=stage2_epochs(settings["epochs"]), batch_size=settings["batch_size"]))
-    choices = made["method"].items() - asdict(METHODS["srepr"]).items()
-    words = [f'--{name} "{value}"' if " " in str(value) else f"--{name} {value}" for name, value in sorted(choices)]
     for name, value in made["settings"].items():
         if value != usual[name] and name != "seed":
             words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
-    return " ".join(words).replace("--distill False", "--no-distill")
+    return method, " ".join(words).replace("--distill False", "--no-distill")
 
 
 def table(run: Path) -> str:
-    """A section about one run folder."""
+    """A section about one run folder: each method that was changed, as it is and changed."""
     config, results = runs.read_json(run / "config.json"), runs.read_json(run / "results.json")
     settings = config["settings"]
-    rows = [("SWA", results["swa"]), ("SRepr", results["srepr"])]
-    for note in sorted((run / "heads").glob("x-*.json")):
-        made = runs.read_json(note)
-        rows.append((f"`{options(made, settings)}`", made["metrics"]))
+    notes = [runs.read_json(note) for note in sorted((run / "heads").glob("x-*.json"))]
+    experiments = [(*tried(made, settings), made["metrics"]) for made in notes]
+    rows = [("SWA", results["swa"])]
+    for method in METHODS:
+        changed = [(f"`--method {name} {change}`", metrics) for name, change, metrics in experiments if name == method]
+        rows += [(NAMES[method], results[method]), *changed] if changed else []
     command = re.sub(r" --(data-dir|out) \S+", "", config["command"])
     lines = [f"### {settings['source']}, {settings['epochs']} epochs, seed {settings['seed']}", "", f"`{command}`", ""]
     lines += ["| | Many | Medium | Few | All | NLL | ECE |", "|---|---:|---:|---:|---:|---:|---:|"]
@@ -54,7 +59,8 @@ def main() -> None:
     sections = [table(run) for run in arguments.run]
     text = f"""# Experiments
 
-The options that were given to `srepr retrain RUN --method srepr` instead of its defaults. Machine: {processor()}.
+Methods as they are, and below each the options that were given to `srepr retrain RUN` instead of its defaults.
+Machine: {processor()}.
 
 """
     (RESULTS / "experiments.md").write_text(text + "\n".join(sections))

@@ -105,7 +105,7 @@ def test_another_table_trains_nothing_and_makes_only_the_heads_that_are_new(srep
     lines = [line for line in answer.err.splitlines() if line.startswith("[")]
     assert [line.split()[:2] for line in lines] == [["[1/2]", "re-train"], ["[2/2]", "re-train"]]
     new = times(alone).keys() - before.keys()
-    assert {file.stem for file in new} == {"lws", "disalign"}
+    assert {file.stem for file in new} == {"lws-per-class", "disalign"}
     assert before.items() <= times(alone).items()
     ablation, found = ({(r["name"], r["seed"]): r for r in measured(alone, name)} for name in ("ablation", "main"))
     for name in ("swa", "crt", "la", "srepr"):
