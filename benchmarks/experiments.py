@@ -12,20 +12,19 @@ from typing import Any
 
 from benchmarks.__main__ import RESULTS, processor
 from srepr import runs
-from srepr.config import Retrain, stage2_epochs
+from srepr.config import Retrain, stage2_epochs, stage2_weight_decay
 from srepr.methods import METHODS
 from srepr.tables import NAMES
 
 NUMBERS = ("many", "medium", "few", "acc", "nll", "ece")
 
 
-def tried(made: dict[str, Any], settings: dict[str, Any]) -> tuple[str, str]:
+def tried(made: dict[str, Any], usual: dict[str, Any]) -> tuple[str, str]:
     """The method that an experiment changed, the nearest one, and the change as it is typed after `--method`."""
     choices = made["method"].items()
     changes = {name: sorted(choices - asdict(method).items()) for name, method in METHODS.items()}
     method = min(METHODS, key=lambda name: (len(changes[name]), METHODS[name].head != made["method"]["head"]))
     words = [f'--{name} "{value}"' if " " in str(value) else f"--{name} {value}" for name, value in changes[method]]
-    usual = asdict(Retrain(epochs=stage2_epochs(settings["epochs"]), batch_size=settings["batch_size"]))
     for name, value in made["settings"].items():
         if value != usual[name] and name != "seed":
             words.append(f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}"))
@@ -37,7 +36,12 @@ def table(run: Path) -> str:
     config, results = runs.read_json(run / "config.json"), runs.read_json(run / "results.json")
     settings = config["settings"]
     notes = [runs.read_json(note) for note in sorted((run / "heads").glob("x-*.json"))]
-    experiments = [(*tried(made, settings), made["metrics"]) for made in notes]
+    usual = Retrain(
+        epochs=stage2_epochs(settings["epochs"]),
+        batch_size=settings["batch_size"],
+        weight_decay=stage2_weight_decay(len(results["swa"]["per_class"])),
+    )
+    experiments = [(*tried(made, asdict(usual)), made["metrics"]) for made in notes]
     rows = [("SWA", results["swa"])]
     for method in METHODS:
         changed = [(f"`--method {name} {change}`", metrics) for name, change, metrics in experiments if name == method]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -172,6 +173,18 @@ def stage2_epochs(stage1_epochs: int) -> int:
     return max(10, round(0.1 * stage1_epochs))
 
 
+def stage2_weight_decay(classes: int) -> float:
+    """The weight decay of a linear head where nothing else is said: 0.01 / sqrt(K).
+
+    The more classes there are, the fewer examples pull at each row of the classifier, and the less decay it bears:
+    a tenth of the classes wants about three times the decay (`results/experiments.md`).
+
+    >>> stage2_weight_decay(100)
+    0.001
+    """
+    return 0.01 / math.sqrt(classes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retrain:
     """Stage 2: how a head is trained on frozen features (paper, section 4 and appendix A.4).
@@ -186,8 +199,8 @@ class Retrain:
     """Where the cosine to 0 starts."""
     momentum: float = 0.9
     """Nesterov momentum."""
-    weight_decay: float = 5e-4
-    """L2 penalty on a linear head; the few parameters of the other heads have none."""
+    weight_decay: float | None = None
+    """L2 penalty on a linear head, 0.01 / sqrt(K) when not given; the few parameters of other heads have none."""
     batch_size: int | None = None
     """Examples in a step; as in stage 1 when not given."""
     samples: int = 10
@@ -215,7 +228,7 @@ class Retrain:
         check(self.epochs is None or self.epochs >= 1, f"--epochs is {self.epochs}: at least 1 is needed")
         check(self.lr > 0, f"--lr is {self.lr}: it must be above 0")
         check(0 < self.momentum < 1, f"--momentum is {self.momentum}: it must lie between 0 and 1")
-        check(self.weight_decay >= 0, f"--weight-decay is {self.weight_decay}: it must not be negative")
+        check((self.weight_decay or 0) >= 0, f"--weight-decay is {self.weight_decay}: it must not be negative")
         check(self.batch_size is None or self.batch_size >= 1, f"--batch-size is {self.batch_size}: 1 is the least")
         check(self.samples >= 1, f"--samples is {self.samples}: at least 1 is needed")
         check(self.views >= 1, f"--views is {self.views}: at least 1 is needed")
