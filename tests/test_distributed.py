@@ -32,6 +32,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def ends(pid: int) -> bool:
+    """Whether a process that has let go of the pipe is gone, which may take it a moment."""
+    until = time.monotonic() + PATIENCE
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
 def start_and_wait_for_progress(words: list[str], run: Path) -> tuple[subprocess.Popen, int]:
     """The first process, and the id of the second."""
     before, process = progress(run), start(words)
@@ -85,10 +93,7 @@ def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, t
     first.kill()
     _, err = first.communicate(timeout=PATIENCE)  # the second holds the same pipe
     assert "Traceback" not in err
-    until = time.monotonic() + PATIENCE
-    while alive(second) and time.monotonic() < until:  # it has let go of the pipe, and may still be on its way out
-        time.sleep(0.01)
-    assert not alive(second)
+    assert ends(second)
 
     last = start(words)
     _, err = last.communicate(timeout=PATIENCE)
@@ -113,7 +118,7 @@ def test_what_cannot_be_read_is_said_once(tmp_path):
     assert first.returncode == 2
     assert "cannot be decoded" in said
     assert "Traceback" not in err
-    assert not alive(second)
+    assert ends(second)
 
 
 def test_bad_input_ends_before_a_second_process_begins(srepr, tmp_path):
