@@ -88,6 +88,9 @@ class Net(nn.Module):
         (lambda net, x: net.norm(net.conv(net.norm(net.conv(x)))), 1),
         (lambda net, x: net.norm(net.conv(x).relu()), 1),
         (lambda net, x: net.norm(net.conv(x)) if x.sum() < 1e9 else x, 1),
+        (lambda net, x: net.norm(net.conv(x)) + net.conv.weight.sum(), 1),
+        (lambda net, x: net.norm(net.conv(x)) * net.norm.weight.view(3, 1, 1), 1),
+        (lambda net, x: net.norm(net.conv(x)) + net.norm.running_mean.view(3, 1, 1), 1),
     ],
     ids=[
         "folds",
@@ -97,6 +100,9 @@ class Net(nn.Module):
         "layers used twice",
         "relu between",
         "cannot be traced",
+        "weight read beside",
+        "scale read beside",
+        "statistics read beside",
     ],
 )
 @torch.no_grad()

@@ -7,9 +7,12 @@ Which layer follows which is read off a symbolic trace; the copy keeps its class
 
 import copy
 from collections import Counter
+from collections.abc import Iterator
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import Graph, Tracer
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -48,6 +51,8 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
 class _ConvolutionTracer(Tracer):
     """Looks only into modules that hold a convolution, so that what the others do cannot stop the trace."""
 
+    proxy_buffer_attributes = True
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return isinstance(m, CONVOLUTIONS) or not any(isinstance(inner, CONVOLUTIONS) for inner in m.modules())
 
@@ -55,6 +60,7 @@ class _ConvolutionTracer(Tracer):
 def _pairs(model: nn.Module, graph: Graph) -> list[tuple[Any, Any]]:
     calls = [node for node in graph.nodes if node.op == "call_module"]
     times = Counter(node.target for node in calls)
+    read = {id(attrgetter(str(node.target))(model)) for node in graph.nodes if node.op == "get_attr"}
     pairs = []
     for node in calls:
         norm = model.get_submodule(node.target)
@@ -64,9 +70,15 @@ def _pairs(model: nn.Module, graph: Graph) -> list[tuple[Any, Any]]:
             if (
                 _plain(convolution, CONVOLUTIONS)
                 and len(source.users) == times[node.target] == times[source.target] == 1
+                and not any(id(tensor) in read for layer in (convolution, norm) for tensor in _tensors(layer))
             ):
                 pairs.append((convolution, norm))
     return pairs
+
+
+def _tensors(layer: nn.Module) -> Iterator[Tensor]:
+    """What the model may read by itself, beside calling the layer: folding would change it."""
+    return chain(layer.parameters(), layer.buffers())
 
 
 def _plain(layer: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
