@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.__main__ import RESULTS, processor
 from srepr import runs
-from srepr.config import Retrain, stage2_epochs, stage2_weight_decay
+from srepr.config import Retrain, stage2_epochs
 from srepr.methods import METHODS
 from srepr.tables import NAMES
 
@@ -39,7 +39,7 @@ def table(run: Path) -> str:
     usual = Retrain(
         epochs=stage2_epochs(settings["epochs"]),
         batch_size=settings["batch_size"],
-        weight_decay=stage2_weight_decay(len(results["swa"]["per_class"])),
+        weight_decay=Retrain().decay(len(results["swa"]["per_class"])),
     )
     experiments = [(*tried(made, asdict(usual)), made["metrics"]) for made in notes]
     rows = [("SWA", results["swa"])]

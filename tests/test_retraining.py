@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import srepr
 from srepr import heads
-from srepr.config import Retrain, stage2_weight_decay
+from srepr.config import Retrain
 from srepr.errors import InputError
 from srepr.features import Given
 from srepr.methods import METHODS, Method
@@ -221,7 +221,7 @@ def test_the_weight_decay_that_is_not_given_falls_with_the_root_of_the_number_of
 
     assert trained() == trained(weight_decay=0.01 / len(COUNTS) ** 0.5) != trained(weight_decay=0.0)
     wanted = [0.01 / 2**0.5, 1e-3, 1e-4]
-    assert [stage2_weight_decay(classes) for classes in (2, 100, 10_000)] == pytest.approx(wanted)
+    assert [Retrain().decay(classes) for classes in (2, 100, 10_000)] == pytest.approx(wanted)
 
 
 def test_the_distillation_weight_goes_from_cross_entropy_to_distillation():

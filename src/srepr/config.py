@@ -173,18 +173,6 @@ def stage2_epochs(stage1_epochs: int) -> int:
     return max(10, round(0.1 * stage1_epochs))
 
 
-def stage2_weight_decay(classes: int) -> float:
-    """The weight decay of a linear head where nothing else is said: 0.01 / sqrt(K).
-
-    The more classes there are, the fewer examples pull at each row of the classifier, and the less decay it bears:
-    a tenth of the classes wants about three times the decay (`results/experiments.md`).
-
-    >>> stage2_weight_decay(100)
-    0.001
-    """
-    return 0.01 / math.sqrt(classes)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Retrain:
     """Stage 2: how a head is trained on frozen features (paper, section 4 and appendix A.4).
@@ -238,3 +226,14 @@ class Retrain:
         check(0 <= self.distill_weight <= 1, f"--distill-weight is {self.distill_weight}: it must be in 0 .. 1")
         check(self.rho >= 0, f"--rho is {self.rho}: it must not be negative")
         check(0 <= self.seed < 2**32, f"--seed is {self.seed}: it must lie in 0 .. 4294967295")
+
+    def decay(self, classes: int) -> float:
+        """The weight decay of a linear head for that many classes: the given one, or else 0.01 / sqrt(K).
+
+        The more classes there are, the fewer examples pull at each row of the classifier, and the less decay it
+        bears: a tenth of the classes wants about three times the decay (`results/experiments.md`).
+
+        >>> Retrain().decay(100), Retrain(weight_decay=0.0).decay(100)
+        (0.001, 0.0)
+        """
+        return 0.01 / math.sqrt(classes) if self.weight_decay is None else self.weight_decay

@@ -21,7 +21,7 @@ from srepr import heads
 from srepr.balance import grw_weights, logit_offset, mean_one
 from srepr.batches import as_labels, count_labels, loader
 from srepr.classifier import Classifier
-from srepr.config import Retrain, stage2_weight_decay
+from srepr.config import Retrain
 from srepr.data.sampling import epoch_batches
 from srepr.errors import InputError
 from srepr.features import FeatureSource, Given, NetworkFeatures, Sampling
@@ -81,12 +81,11 @@ def train_head(
     head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed, scale=scale)
     offset = logit_offset(counts, settings.rho) if how.balance == "la" else None
     class_weight = mean_one(grw_weights(counts, settings.rho), counts) if how.balance == "grw" else None
-    decay = stage2_weight_decay(len(counts)) if settings.weight_decay is None else settings.weight_decay
     sgd = torch.optim.SGD(
         head.parameters(),
         lr=settings.lr,
         momentum=settings.momentum,
-        weight_decay=decay if how.head == "linear" else 0.0,
+        weight_decay=settings.decay(len(counts)) if how.head == "linear" else 0.0,
         nesterov=True,
     )
     epochs = settings.epochs or EPOCHS

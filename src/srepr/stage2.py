@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from srepr import runs
 from srepr.checkpoints import About, load_model, load_posterior
-from srepr.config import Retrain, stage2_epochs, stage2_weight_decay
+from srepr.config import Retrain, stage2_epochs
 from srepr.data import LongTailData
 from srepr.data.examples import Examples
 from srepr.data.longtail import Indices
@@ -65,12 +65,11 @@ def retrain_run(
         raise InputError(f"{run} has no {file.name}. Train one with `srepr train --baseline`.")
     network, about = load_model(file)
     settings = settings or Retrain()
-    decay = stage2_weight_decay(len(about.counts)) if settings.weight_decay is None else settings.weight_decay
     settings = replace(
         settings,
         epochs=settings.epochs or stage2_epochs(trained["epochs"]),
         batch_size=settings.batch_size or trained["batch_size"],
-        weight_decay=decay,
+        weight_decay=settings.decay(len(about.counts)),
     )
     posterior = posterior_of(run, stage1, network)
     for name, how in methods.items():
