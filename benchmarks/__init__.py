@@ -1,6 +1,6 @@
 """What the package promises about speed, measured: `make bench` writes results/benchmarks.md and benchmarks.json.
 
-Each module measures one thing and answers with a `Table`; benchmarks.kill is a check of its own and not part of this.
+Each module measures one thing and answers with a `Table`.
 """
 
 from dataclasses import dataclass

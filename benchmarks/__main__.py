@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import Table, stage2, startup, throughput
-from srepr.runs import provenance, write_json
+from srepr.run.folder import provenance
+from srepr.storage.files import write_json
 
 RESULTS = Path(__file__).parents[1] / "results"
 BENCHMARKS = {"startup": startup.measure, "throughput": throughput.measure, "stage2": stage2.measure}

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 import srepr
 from benchmarks.__main__ import RESULTS, processor
 from benchmarks.plain import MEAN, STD, Cifar, resnet
-from srepr.runs import provenance
+from srepr.run.folder import provenance
 
 LR, BATCH, LAYERS = 0.1, 128, 14
 COLUMNS = {"acc": "All", "frequent": "Frequent half", "rare": "Rare half", "nll": "NLL", "ece": "ECE"}

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import RESULTS, processor
-from srepr import runs
 from srepr.config import Retrain, stage2_epochs
-from srepr.methods import METHODS
-from srepr.tables import NAMES
+from srepr.methods import METHODS, TITLES
+from srepr.storage.files import read_json
 
 NUMBERS = ("many", "medium", "few", "acc", "nll", "ece")
 
@@ -33,9 +32,9 @@ def tried(made: dict[str, Any], usual: dict[str, Any]) -> tuple[str, str]:
 
 def table(run: Path) -> str:
     """A section about one run folder: each method that was changed, as it is and changed."""
-    config, results = runs.read_json(run / "config.json"), runs.read_json(run / "results.json")
+    config, results = read_json(run / "config.json"), read_json(run / "results.json")
     settings = config["settings"]
-    notes = [runs.read_json(note) for note in sorted((run / "heads").glob("x-*.json"))]
+    notes = [read_json(note) for note in sorted((run / "heads").glob("x-*.json"))]
     usual = Retrain(
         epochs=stage2_epochs(settings["epochs"]),
         batch_size=settings["batch_size"],
@@ -45,7 +44,7 @@ def table(run: Path) -> str:
     rows = [("SWA", results["swa"])]
     for method in METHODS:
         changed = [(f"`--method {name} {change}`", metrics) for name, change, metrics in experiments if name == method]
-        rows += [(NAMES[method], results[method]), *changed] if changed else []
+        rows += [(TITLES[method], results[method]), *changed] if changed else []
     command = re.sub(r" --(data-dir|out) \S+", "", config["command"])
     lines = [f"### {settings['source']}, {settings['epochs']} epochs, seed {settings['seed']}", "", f"`{command}`", ""]
     lines += ["| | Many | Medium | Few | All | NLL | ECE |", "|---|---:|---:|---:|---:|---:|---:|"]

@@ -48,8 +48,8 @@ def stage_1(folder: Path | None, out: Path) -> Path:
     """A short stage 1 to measure on."""
     if folder is None:
         raise SystemExit("benchmarks.stage2 needs CIFAR-10: set SREPR_TEST_DATA to the folder of its binary files")
-    from srepr.recipes import settings_for
-    from srepr.stage1 import train
+    from srepr.config import settings_for
+    from srepr.run.train import train
 
     train(replace(settings_for("cifar10-lt"), epochs=SHORT_STAGE_1), out, data_dir=folder)
     return out
@@ -57,9 +57,11 @@ def stage_1(folder: Path | None, out: Path) -> Path:
 
 def frozen(run: Path, scratch: Path, workers: int = 0) -> tuple[Any, Any]:
     """The run's network with an empty cache, and its data."""
-    from srepr.checkpoints import load_model
-    from srepr.evaluation import STAGE_1, load_run_data
-    from srepr.stage2 import Frozen, posterior_of
+    from srepr.stage2 import posterior_of
+
+    from srepr.run.checkpoints import load_model
+    from srepr.run.classifiers import Frozen
+    from srepr.run.folder import STAGE_1, load_run_data
 
     network, about = load_model(run / STAGE_1["swa"])
     (scratch / "heads").mkdir(parents=True)
@@ -111,9 +113,9 @@ def plain_crt_seconds(work: Any, data: Any) -> float:
 
 def described(run: Path) -> str:
     """The stage 1 of a run in a few words."""
-    from srepr import runs
+    from srepr.run.folder import read_settings
 
-    settings = runs.read_settings(run)
+    settings = read_settings(run)
     return f"{settings['source']}, {settings['network']}, {settings['epochs']} epochs of stage 1"
 
 

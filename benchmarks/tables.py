@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.__main__ import RESULTS, processor
 from srepr.reproduction.experiments import TABLES
-from srepr.runs import provenance
+from srepr.run.folder import provenance
 
 IDENTITY = ("name", "epochs", "seed", "mixup", "temperature")
 

@@ -25,7 +25,7 @@ from benchmarks.__main__ import RESULTS, about
 from srepr.data import exponential_counts
 from srepr.integrations.sklearn import LongTailClassifier
 from srepr.metrics import expected_calibration_error
-from srepr.runs import write_json
+from srepr.storage.files import write_json
 
 SEEDS = range(5)
 WHAT = ("balanced accuracy", "ECE")

@@ -20,13 +20,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import Table, plain, verdict
-from srepr import runs
-from srepr.config import Machine
+from srepr.config import Machine, settings_for
 from srepr.data import ArrayExamples, load
-from srepr.devices import open_fabric
 from srepr.models import build
-from srepr.recipes import settings_for
-from srepr.representation import train_representation
+from srepr.run.devices import open_fabric
+from srepr.run.log import read_log
+from srepr.run.train import train_representation
 
 ROOT = Path(__file__).parents[1]
 RATIO = 1.8
@@ -147,7 +146,7 @@ def srepr_pace(examples: ArrayExamples, *, compile_network: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
         for _ in train_representation(network, examples, settings, machine, fabric, Path(folder)):
             pass
-        return float(runs.read_log(Path(folder))[-1]["images_per_second"])
+        return float(read_log(Path(folder))[-1]["images_per_second"])
 
 
 if __name__ == "__main__":

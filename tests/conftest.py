@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from benchmarks.kill import SREPR, TRAIN
+from tests.kill import SREPR, TRAIN
 
 from srepr.cli import main
 

@@ -15,16 +15,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from matplotlib.cbook import boxplot_stats
 
-from srepr import InputError, analysis, runs
-from srepr.analysis import analyze, class_means, feature_dispersion, jensen_shannon, pearson, quartile_boxes
+from srepr import InputError, analysis
+from srepr.analysis import class_means, feature_dispersion, jensen_shannon, pearson, quartile_boxes
 from srepr.config import Retrain
-from srepr.inputs import ExampleInputs
+from srepr.data.inputs import ExampleInputs
 from srepr.methods import METHODS
 from srepr.metrics import evaluate
 from srepr.models.batchnorm import update_batchnorm
-from srepr.opened import open_trained
 from srepr.posterior import Posterior
-from srepr.stage2 import retrain_run
+from srepr.run.analyze import analyze
+from srepr.run.classifiers import open_run
+from srepr.run.retrain import retrain_run
+from srepr.storage.files import plain, read_json
 
 CHANCE = np.random.default_rng(0)
 SHAPES = arrays.array_shapes(min_dims=3, max_dims=3, max_side=5)
@@ -199,7 +201,7 @@ def run(trained, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def opened(run):
-    return open_trained(run, quiet=True)
+    return open_run(run, quiet=True)
 
 
 @pytest.fixture(scope="module")
@@ -211,7 +213,7 @@ def test_the_ensemble_is_that_of_networks_drawn_and_run_one_after_the_other(open
     """Each draw with BatchNorm statistics of the training part; the averaged prediction as one plain model."""
     draws, draw = [], Posterior.draw
     monkeypatch.setattr(Posterior, "draw", lambda self, generator: draws.append(draw(self, generator)) or draws[-1])
-    fresh = open_trained(run, quiet=True)
+    fresh = open_run(run, quiet=True)
     result = analyze(fresh, classifier="swa", samples=2, seed=5)
     assert len(draws) == 2
     frozen, data = fresh.networks["swa"], fresh.data
@@ -253,14 +255,14 @@ def test_only_the_draws_are_made_anew(trained, tmp_path):
     copied = shutil.copytree(trained, tmp_path / "run")
     retrain_run(copied, {"la": METHODS["la"]}, Retrain(epochs=1), quiet=True)
     kept = {file.name for file in (copied / "cache").glob("*.bin")}
-    analyze(open_trained(copied, quiet=True), samples=2)
+    analyze(open_run(copied, quiet=True), samples=2)
     made = {file for file in (copied / "cache").glob("*.bin") if file.name not in kept}
-    assert sorted(runs.read_json(file.with_suffix(".json"))["source"] for file in made) == [
+    assert sorted(read_json(file.with_suffix(".json"))["source"] for file in made) == [
         "draw 0 of epoch 0",
         "draw 1 of epoch 0",
     ]
     times = {file: file.stat().st_mtime_ns for file in made}
-    analyze(open_trained(copied, quiet=True), samples=2)
+    analyze(open_run(copied, quiet=True), samples=2)
     assert {file: file.stat().st_mtime_ns for file in made} == times
 
 
@@ -275,7 +277,7 @@ def test_chunks_do_not_show(opened, found, monkeypatch):
 
 
 def test_before_and_after_are_what_the_run_says_of_them(run, found):
-    results = runs.read_json(run / "results.json")
+    results = read_json(run / "results.json")
     assert (found["before"], found["head"], found["classifier"], found["part"]) == ("swa", "srepr", "swa", "test")
     for when, name in (("before", "swa"), ("after", "srepr")):
         metrics = {key: results[name][key] for key in ("acc", "many", "medium", "few", "nll", "ece")}
@@ -284,7 +286,7 @@ def test_before_and_after_are_what_the_run_says_of_them(run, found):
         assert sum(bin_["count"] for bin_ in found["reliability"][when]) == 597
         assert sum(found["marginal"][when]) == pytest.approx(1)
     assert found["single"] == pytest.approx({name: results["swa"][name] for name in ("acc", "nll", "ece")}, abs=1e-3)
-    assert runs.plain(found) == found
+    assert plain(found) == found
 
 
 def test_the_marginal_is_the_mean_probability(opened, found):
@@ -293,7 +295,7 @@ def test_the_marginal_is_the_mean_probability(opened, found):
 
 
 def test_the_draws_are_read_by_crt_as_in_the_paper(opened, run):
-    results = runs.read_json(run / "results.json")
+    results = read_json(run / "results.json")
     result = analyze(opened, samples=1)
     assert result["classifier"] == "crt"
     assert result["single"] == pytest.approx({name: results["crt"][name] for name in ("acc", "nll", "ece")}, abs=1e-5)

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srepr.config import Data, Machine, Optim, Train
+from srepr.config import RECIPES, Data, Machine, Optim, Train, settings_for
 from srepr.errors import InputError
-from srepr.recipes import RECIPES, settings_for
 
 NAN = float("nan")
 

@@ -14,16 +14,17 @@ import torch
 from torch import nn
 
 from srepr import features as features_module
-from srepr import runs
 from srepr.data.examples import ArrayExamples
-from srepr.devices import compile_failure
+from srepr.data.inputs import ExampleInputs, LoaderInputs
 from srepr.errors import InputError
-from srepr.features import EpochFeatures, Given, NetworkFeatures, Sampling, runner
-from srepr.inputs import ExampleInputs, LoaderInputs
+from srepr.features import EpochFeatures, Given, NetworkFeatures, Sampling
 from srepr.models import resnet8, resnet32
 from srepr.models.batchnorm import update_batchnorm
+from srepr.models.hardware import compile_failure, runner
 from srepr.models.mlp import mlp
 from srepr.posterior import Posterior
+from srepr.run.folder import sole_writer
+from srepr.storage.files import read_json
 
 N, CLASSES = 100, ("a", "b", "c")
 CHANCE = np.random.default_rng(0)
@@ -263,7 +264,7 @@ def test_more_draws_leave_the_first_ones_alone(perceptron, tmp_path):
     assert torch.equal(three[0][:2], two[0])
     after = files(tmp_path)
     labels = {name for name in before if before[name] != after[name]}
-    assert {runs.read_json(tmp_path / name)["source"] for name in labels if name.endswith(".json")} == {"labels"}
+    assert {read_json(tmp_path / name)["source"] for name in labels if name.endswith(".json")} == {"labels"}
     deterministic, sweeps = made(perceptron, tmp_path, Sampling(representation="deterministic"))
     assert sweeps == 0
     assert torch.equal(deterministic[0][0], deterministic[1])
@@ -358,7 +359,7 @@ def test_another_augmentation_is_made_again(tmp_path):
 @pytest.mark.parametrize("source", ["mean", "draw 1 of epoch 0", "labels"])
 def test_a_file_that_is_not_whole_is_made_again(perceptron, tmp_path, harm, source):
     first, _ = made(perceptron, tmp_path)
-    about = next(file for file in tmp_path.glob("*.json") if runs.read_json(file)["source"] == source)
+    about = next(file for file in tmp_path.glob("*.json") if read_json(file)["source"] == source)
     kept = about.with_suffix(".bin")
     match harm:
         case "shortened":
@@ -411,7 +412,7 @@ def test_killed_in_any_write_nothing_wrong_is_trusted(perceptron, tmp_path, monk
     while in_a_child(lambda n=number: killed_in_write(n, tmp_path / str(n))) == -signal.SIGKILL:
         folder = tmp_path / str(number)
         assert list(folder.glob(".*.partial")) or renamed
-        with runs.sole_writer(folder):
+        with sole_writer(folder):
             assert not list(folder.glob(".*.partial"))
         found, _ = made(perceptron, folder)
         torch.testing.assert_close(found, scratch, rtol=0, atol=0)
@@ -448,7 +449,7 @@ def test_killed_in_the_middle_of_a_sweep_the_half_is_not_used(perceptron, tmp_pa
     scratch, _ = made(perceptron, tmp_path / "scratch")
     assert sweeps == 1
     torch.testing.assert_close(found, scratch, rtol=0, atol=0)
-    with runs.sole_writer(tmp_path):
+    with sole_writer(tmp_path):
         assert not list(tmp_path.rglob(".*.partial"))
 
 

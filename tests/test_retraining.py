@@ -17,11 +17,13 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import srepr
 from srepr import heads
+from srepr.anymodel.retrain import retrain
 from srepr.config import Retrain
 from srepr.errors import InputError
 from srepr.features import Given
 from srepr.methods import METHODS, Method
-from srepr.retraining import Diverged, retrain, train_head
+from srepr.representation import Diverged
+from srepr.retraining import train_head
 
 COUNTS = [24, 10, 5, 1]
 LABELS = np.repeat(np.arange(4), COUNTS)

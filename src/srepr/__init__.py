@@ -1,6 +1,6 @@
 """Long-tailed classification with stochastic representations (SWA + SRepr).
 
-torch is imported by the first use of a name that needs it, not by `import srepr`.
+`import srepr` does not import torch; the first use of a name that needs it does.
 """
 
 from importlib import import_module
@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from srepr import analysis, balance, data, dirichlet, metrics, models, objective
+    from srepr.anymodel.fit import collect, fit
+    from srepr.anymodel.retrain import retrain
     from srepr.errors import InputError
-    from srepr.fitting import collect, fit
     from srepr.metrics import evaluate
     from srepr.posterior import Posterior
-    from srepr.retraining import retrain
+    from srepr.run.load import load
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ __all__ = [
     "dirichlet",
     "evaluate",
     "fit",
+    "load",
     "metrics",
     "models",
     "objective",
@@ -35,10 +37,11 @@ __all__ = [
 _HOMES = {
     "InputError": "errors",
     "Posterior": "posterior",
-    "collect": "fitting",
+    "collect": "anymodel.fit",
     "evaluate": "metrics",
-    "fit": "fitting",
-    "retrain": "retraining",
+    "fit": "anymodel.fit",
+    "load": "run.load",
+    "retrain": "anymodel.retrain",
 }
 
 

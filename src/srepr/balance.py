@@ -1,17 +1,16 @@
-"""How the tail gets its chance inside the loss: class weights and logit offsets (paper, section A.1).
+"""Class balancing of the loss: sampling, class weights and logit adjustment (paper, section A.1).
 
-pi_k = n_k / sum(n) is the share of class k in the training data. Class-balanced sampling acts on the batches
-instead, and belongs to the data.
+pi_k = n_k / sum(n) is the share of class k in the training data.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from srepr.errors import InputError
+from srepr.errors import InputError, unknown
 
 Shares = Sequence[int] | Sequence[float] | npt.NDArray[Any] | Tensor
 
@@ -47,6 +46,39 @@ def logit_offset(counts: Shares, rho: float = 1.0) -> Tensor:
     tensor([-0.2231, -1.6094])
     """
     return (rho * _log_shares(counts)).float()
+
+
+class Balancing(NamedTuple):
+    """What a balance does to the loss, or to the batches."""
+
+    weight: Tensor | None = None
+    """[K], by which the loss of each example is multiplied."""
+    offset: Tensor | None = None
+    """[K], added to the logits inside the training loss."""
+    sampling: bool = False
+    """Whether every class is drawn equally often, P(x, y) = 1 / (K n_y)."""
+    strength: float = 0.0
+    """How much of the training prior it removes: the head then expects the shares pi_k^(1 - strength)."""
+
+
+BALANCES: dict[str, Callable[[Shares, float], Balancing]] = {
+    "cbs": lambda counts, rho: Balancing(sampling=True, strength=1.0),
+    "grw": lambda counts, rho: Balancing(weight=mean_one(grw_weights(counts, rho), counts), strength=rho),
+    "la": lambda counts, rho: Balancing(offset=logit_offset(counts, rho), strength=rho),
+    "none": lambda counts, rho: Balancing(),
+}
+"""Class-balanced sampling, generalised re-weighting, logit adjustment. A new balance is a function and a row."""
+
+
+def balancing(name: str, counts: Shares, rho: float = 1.0) -> Balancing:
+    """What the balance of that name does for these class counts.
+
+    >>> balancing("la", [80, 20]).offset
+    tensor([-0.2231, -1.6094])
+    """
+    if name not in BALANCES:
+        raise unknown("balance", name, BALANCES)
+    return BALANCES[name](counts, rho)
 
 
 def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -> Tensor:

@@ -1,23 +1,32 @@
-"""The finished model: one plain forward pass, a calibrated probability, and how much to believe it."""
+"""The finished model: one plain forward pass, a calibrated probability, and how much to trust it."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, overload
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
-from srepr.batches import call
+from srepr.data.about import About
+from srepr.data.loading import batches
+from srepr.data.unlabelled import Unlabelled, read_unlabelled
 from srepr.errors import InputError
-from srepr.models.modes import eval_mode
+from srepr.models.call import call, eval_mode
 from srepr.objective import LARGEST_EXPONENT
+from srepr.progress import Progress
+
+Row = dict[str, Any]
 
 
 class Prediction(NamedTuple):
-    """What one forward pass tells of each input.
+    """What one forward pass says of each input.
 
     >>> Prediction(torch.tensor([[0.9, 0.1]]), torch.tensor([2.5]), torch.tensor([0.1])).label
     tensor([0])
@@ -26,9 +35,9 @@ class Prediction(NamedTuple):
     probabilities: Tensor
     """[B, K], softmax of the logits."""
     precision: Tensor
-    """[B], sum_k alpha_k of the Dirichlet Dir(alpha), alpha = exp(logits / temperature): large where sure."""
+    """[B], sum_k alpha_k of the Dirichlet Dir(alpha), alpha = exp(logits / temperature): large where certain."""
     mutual_information: Tensor
-    """[B], entropy of the Dirichlet's mean minus its expected entropy: what the model itself does not know."""
+    """[B], entropy of the Dirichlet's mean minus its expected entropy: the uncertainty of the model itself."""
 
     @property
     def label(self) -> Tensor:
@@ -39,9 +48,10 @@ class Prediction(NamedTuple):
 class Classifier(nn.Module):
     """A network with its re-trained head, called like the network it was made from; its attributes shine through.
 
-    `expects` are the shares of the classes that the network itself was trained to expect, even ones when not given.
+    `expects` are the class shares that the network was trained to expect, equal ones by default. `classes` is their
+    number, where it is known. `about` describes classes and inputs of a classifier that `srepr.load` has read.
 
-    >>> model = Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    >>> model = Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), classes=3)
     >>> model(torch.zeros(2, 4)).shape
     torch.Size([2, 3])
     >>> model.predict(torch.zeros(2, 4)).probabilities.shape
@@ -55,17 +65,32 @@ class Classifier(nn.Module):
         model: nn.Module,
         *,
         temperature: float = 20.0,
+        classes: int | None = None,
         expects: Shares | None = None,
         shift: Tensor | None = None,
+        about: About | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.about = about
+        self.classes = len(about.class_names) if about is not None else classes
         self.expects = expects
         self.register_buffer("shift", shift)
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the logits."""
+        return self._described.class_names
+
+    @property
+    def _described(self) -> About:
+        if self.about is None:
+            raise InputError("this classifier does not know its classes and inputs: read one with srepr.load")
+        return self.about
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Whatever the network answers with, its logits moved to the prior where one was given."""
+        """The network's output, its logits moved to the prior of `with_prior`."""
         output = self.model(*args, **kwargs)
         if self.shift is None:
             return output
@@ -80,7 +105,7 @@ class Classifier(nn.Module):
         return output
 
     def moved(self, logits: Tensor) -> Tensor:
-        """The logits [B, K] for the prior that was given."""
+        """The logits [B, K] under the prior of `with_prior`."""
         assert self.shift is not None
         if logits.shape[-1] != len(self.shift):  # one share for all would be broadcast
             raise InputError(
@@ -88,22 +113,72 @@ class Classifier(nn.Module):
             )
         return logits + self.shift.to(logits)
 
-    @torch.no_grad()
-    def predict(self, inputs: Any) -> Prediction:
-        """Probabilities and uncertainty from one pass in evaluation mode."""
-        with eval_mode(self):
+    @overload
+    def predict(self, inputs: str | Path, *, top: int = 1) -> list[Row]: ...
+    @overload
+    def predict(self, inputs: Any, *, top: int = 1) -> Any: ...
+    def predict(self, inputs: Any, *, top: int = 1) -> Prediction | list[Row]:
+        """Probabilities and uncertainty from one pass in evaluation mode, as a `Prediction`.
+
+        A path, or a list of paths, to images, folders, a CSV file or arrays gives a list of rows instead, the same as
+        `srepr predict` writes, with the `top` most probable labels. `srepr.load` reads a classifier that can do this.
+        """
+        several = isinstance(inputs, list | tuple) and len(inputs) > 0
+        if isinstance(inputs, str | Path) or (several and all(isinstance(path, str | Path) for path in inputs)):
+            paths = [Path(path) for path in (inputs if several else [inputs])]
+            return list(self.rows(read_unlabelled(paths, self._described), top=top))
+        with torch.no_grad(), eval_mode(self):
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
         information = dirichlet.mutual_information(alpha).to(logits.dtype)
         return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
 
+    def rows(
+        self, inputs: Unlabelled, *, top: int = 1, batch_size: int = 64, workers: int = 0, quiet: bool = True
+    ) -> Iterator[Row]:
+        """A row for each input, in order, as soon as it is known; the numbers have six digits.
+
+        The uncertainty is the mutual information, the precision that of the Dirichlet. Images that were skipped are
+        reported at the end.
+        """
+        classes = len(inputs.examples.class_names)
+        if not 1 <= top <= classes:
+            raise InputError(f"`top` is {top}: it must lie in 1 .. {classes}, the number of classes.")
+        if batch_size < 1:
+            raise InputError(f"`batch_size` is {batch_size}: at least 1 is needed.")
+        return self._rows(inputs, top, batch_size, workers, quiet)
+
+    def _rows(self, inputs: Unlabelled, top: int, batch_size: int, workers: int, quiet: bool) -> Iterator[Row]:
+        names, examples = inputs
+        parts = [np.arange(begin, min(begin + batch_size, len(names))) for begin in range(0, len(names), batch_size)]
+        skipped: list[str] = []
+        with Progress("predict", total=len(names), quiet=quiet) as progress:
+            # A single batch is read sooner than other processes start.
+            for loaded, _, indices in batches(examples, parts, workers=workers if len(parts) > 1 else 0):
+                good = ~loaded.flatten(1)[:, 0].isnan()
+                skipped += [names[index] for index in indices[~good.numpy()]]
+                answer = self.predict(loaded[good])
+                best = answer.probabilities.topk(top)
+                numbers = (best.values, best.indices, answer.mutual_information, answer.precision)
+                told = zip(indices[good.numpy()], *(values.tolist() for values in numbers), strict=True)
+                for index, shares, labels, information, precision in told:
+                    first, *others = (
+                        (examples.class_names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True)
+                    )
+                    values = [names[index], *first, six_digits(information), six_digits(precision), *chain(*others)]
+                    yield dict(zip(columns(top), values, strict=True))
+                progress.advance(len(indices))
+        if skipped:
+            which = f"{skipped[0]} is the first" if len(skipped) > 1 else skipped[0]
+            print(f"srepr: skipped {len(skipped):,} bad images ({which})", file=sys.stderr)
+
     def with_prior(self, counts_or_probs: Shares) -> Classifier:
-        """The same model for a deployment where the classes come in these shares: softmax(z + log p - log expected).
+        """The same model for a deployment where the classes have these shares: softmax(z + log p - log expected).
 
         This is Bayes' rule for the new prior, as far as the probabilities were right for the old one. A second call
-        takes the place of the first: priors do not add up, and even shares lead back to a balanced model.
+        replaces the first: priors do not add up, and equal shares lead back to a balanced model.
 
-        >>> model = Classifier(nn.Identity()).with_prior([90, 10])
+        >>> model = Classifier(nn.Identity(), classes=2).with_prior([90, 10])
         >>> model.predict(torch.zeros(1, 2)).probabilities
         tensor([[0.9000, 0.1000]])
         >>> model.with_prior([0.5, 0.5]).predict(torch.zeros(1, 2)).probabilities
@@ -112,19 +187,42 @@ class Classifier(nn.Module):
         prior = torch.as_tensor(counts_or_probs, dtype=torch.float64)
         if prior.dim() != 1 or not prior.isfinite().all():
             raise InputError("the prior must be a finite share or count for each class, as in [0.7, 0.2, 0.1].")
-        # Which layer makes the logits is not always to be seen, but with none of this size the mistake is certain.
-        sizes = {size for tensor in chain(self.model.parameters(), self.model.buffers()) for size in tensor.shape}
-        if sizes and len(prior) not in sizes:
+        if self.classes is not None and len(prior) != self.classes:
             raise InputError(
-                f"the prior has {len(prior)} shares and no layer of the model as many outputs: give one a class."
+                f"the prior has {len(prior)} shares, the model {self.classes} classes: give one for each."
             )
-        shift = adjust_to_prior(
-            torch.zeros(len(prior)), [1.0] * len(prior) if self.expects is None else self.expects, prior
+        expects = [1.0] * len(prior) if self.expects is None else self.expects
+        shift = adjust_to_prior(torch.zeros(len(prior)), expects, prior)
+        return Classifier(
+            self.model,
+            temperature=self.temperature,
+            classes=self.classes,
+            expects=self.expects,
+            shift=shift,
+            about=self.about,
         )
-        return Classifier(self.model, temperature=self.temperature, expects=self.expects, shift=shift)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
+
+
+def columns(top: int = 1) -> Sequence[str]:
+    """The keys of a row.
+
+    >>> columns(top=2)
+    ['input', 'label', 'probability', 'uncertainty', 'precision', 'label_2', 'probability_2']
+    """
+    more = [f"{what}_{rank}" for rank in range(2, top + 1) for what in ("label", "probability")]
+    return ["input", "label", "probability", "uncertainty", "precision", *more]
+
+
+def six_digits(value: float) -> float:
+    """The number without the digits that single precision does not have.
+
+    >>> six_digits(0.9123456478118896)
+    0.912346
+    """
+    return float(f"{value:.6g}")

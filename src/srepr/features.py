@@ -2,42 +2,35 @@
 
     F_m(x),  theta_m ~ q(theta) = N(mean, diag(variance)),  m = 1..M
 
-The network is frozen, so the draws can be kept: each is run over the data once, and every epoch of every head reads
-the features from files. A file is named by a fingerprint of all that made it (weights, draw, data, augmentation, seed)
-and is trusted only when its description, written last, is there: what has changed is made again.
+The network is frozen, so features can be cached: each draw is run over the data once, and every epoch of every head
+reads its features from a store. A cached array is described by all that determines it (weights, draw, data,
+augmentation, seed); whatever changes is computed again.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import json
 import mmap
-import os
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from srepr import runs
-from srepr.batches import call, to_device
+from srepr.config import Retrain
+from srepr.data.inputs import Inputs
 from srepr.data.longtail import Indices, Labels
-from srepr.devices import compile_failure, default_device
 from srepr.errors import InputError
-from srepr.inputs import Inputs
 from srepr.methods import Representation
 from srepr.models.batchnorm import update_batchnorm
+from srepr.models.call import call, to_device
 from srepr.models.fold import fold_batchnorm
+from srepr.models.hardware import channels_last, default_device, runner
 from srepr.models.split import feature_extractor
 from srepr.posterior import Posterior
 from srepr.progress import Progress
@@ -113,61 +106,63 @@ class Given:
         return EpochFeatures(self.labels, list(self.features), self.features.mean(0, dtype=np.float32))
 
 
-Source = tuple[str, int]
-"""Which network ("mean", "draw 3 of epoch 0"), and which view of the data."""
+class Store(Protocol):
+    """Where features are kept: arrays found by their description (`srepr.storage.arrays.ArrayFolder`)."""
+
+    def read(self, about: Mapping[str, Any], dtype: npt.DTypeLike) -> Array | None:
+        """The flat array with that description; None if it is not there."""
+
+    def write(self, abouts: Sequence[Mapping[str, Any]]) -> AbstractContextManager[list[Callable[[Array], None]]]:
+        """A function for each description that appends to its array; the arrays appear when the block ends."""
+
+    def clear(self) -> None:
+        """Delete every array."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sampling:
-    """How the representations of an example are made.
+@dataclass(frozen=True)
+class Source:
+    """One array of features: the network that makes it, and the augmented view of the data that it sees."""
 
-    >>> Sampling(samples=2).sources(epoch=5)
-    [('mean', 0), ('draw 0 of epoch 0', 0), ('draw 1 of epoch 0', 0)]
-    >>> Sampling(samples=2, fresh=True).sources(epoch=5)
-    [('mean', 5), ('draw 0 of epoch 5', 5), ('draw 1 of epoch 5', 5)]
+    view: int
+    draw: tuple[int, int] | None = None
+    """(epoch, number) of a draw from the posterior; None for the averaged network."""
+
+    @property
+    def name(self) -> str:
+        """The network in words."""
+        return "mean" if self.draw is None else f"draw {self.draw[1]} of epoch {self.draw[0]}"
+
+
+def sources(representation: Representation, settings: Retrain, epoch: int) -> list[Source]:
+    """What an epoch reads: the averaged network's features first, then the M representations, if M > 1.
+
+    >>> [(source.name, source.view) for source in sources("swag", Retrain(samples=1, on_the_fly=True), epoch=5)]
+    [('mean', 5), ('draw 0 of epoch 5', 5)]
+    >>> sources("augment", Retrain(samples=2), epoch=0)
+    [Source(view=0, draw=None), Source(view=1, draw=None), Source(view=2, draw=None)]
     """
-
-    representation: Representation = "swag"
-    """deterministic (the averaged network alone), swag (draws of the weights), augment (views of the input)."""
-    samples: int = 10
-    """M."""
-    views: int = 1
-    """Augmented views of the data, which the epochs take in turn."""
-    fresh: bool = False
-    """On the fly: new draws and a new view in every epoch, nothing kept (the paper's literal procedure)."""
-    batchnorm: str = "recalibrate"
-    """recalibrate (each draw has BatchNorm statistics of its own) or reuse (those of the averaged network)."""
-    calibration: int = 4000
-    """Training examples for a draw's own statistics, about."""
-    seed: int = 0
-    """Decides the draws."""
-
-    def sources(self, epoch: int) -> list[Source]:
-        """What an epoch reads: the averaged network's features first, then the M representations, where M > 1."""
-        view = epoch if self.fresh else epoch % self.views
-        if self.representation == "swag":
-            drawn = epoch if self.fresh else 0
-            return [("mean", view), *((f"draw {m} of epoch {drawn}", view) for m in range(self.samples))]
-        if self.representation == "augment":
-            first = view * (self.samples + 1)
-            return [("mean", first + m) for m in range(self.samples + 1)]
-        return [("mean", view)]
+    view = epoch if settings.on_the_fly else epoch % settings.views
+    if representation == "swag":
+        drawn = epoch if settings.on_the_fly else 0
+        return [Source(view), *(Source(view, (drawn, m)) for m in range(settings.samples))]
+    if representation == "augment":
+        first = view * (settings.samples + 1)
+        return [Source(first + m) for m in range(settings.samples + 1)]
+    return [Source(view)]
 
 
 class NetworkFeatures:
-    """The features of a network and of draws around it, made when an epoch first asks for them and then kept.
-
-    With a `folder`, what was made stays there for every later head and call; without one it lives in a temporary
-    folder as long as this object.
+    """The features of a network and of draws around it, computed when an epoch first asks for them and then kept.
 
     >>> from srepr.data import load
-    >>> from srepr.inputs import ExampleInputs
+    >>> from srepr.data.inputs import ExampleInputs
     >>> from srepr.models import resnet8
+    >>> from srepr.storage.arrays import ArrayFolder
     >>> network = resnet8(10, channels=1)
     >>> posterior = Posterior(network)
     >>> posterior.update(network)
     >>> inputs = ExampleInputs(load("digits-lt").train, seed=0)
-    >>> features = NetworkFeatures(network, posterior, inputs, Sampling(samples=2), quiet=True)
+    >>> features = NetworkFeatures(network, posterior, inputs, ArrayFolder(), "swag", Retrain(samples=2), quiet=True)
     >>> features.epoch(0).batch(np.arange(8))[0].shape
     torch.Size([2, 8, 64])
     """
@@ -177,87 +172,73 @@ class NetworkFeatures:
         network: nn.Module,
         posterior: Posterior,
         inputs: Inputs,
-        sampling: Sampling,
+        store: Store,
+        representation: Representation,
+        settings: Retrain,
         *,
         calibration: Inputs | None = None,
-        folder: Path | None = None,
         device: torch.device | None = None,
         compiled: bool = False,
         quiet: bool = False,
     ) -> None:
-        """`network` has the averaged weights and their BatchNorm statistics; `posterior` is drawn from.
+        """`network` has the averaged weights and their BatchNorm statistics; draws come from `posterior`.
 
-        A draw's own BatchNorm statistics are those of `calibration`: of the training data where other data are swept.
+        The BatchNorm statistics of a draw are computed on `calibration`, the training data, which default to `inputs`.
         """
         assert posterior.classifier is not None
-        self.network, self.posterior, self.inputs, self.sampling = network, posterior, inputs, sampling
+        self.network, self.posterior, self.inputs, self.store = network, posterior, inputs, store
+        self.representation, self.settings = representation, settings
         self.device, self.compiled, self.quiet = device or default_device(), compiled, quiet
         self.calibration = inputs if calibration is None else calibration
-        unknown = None in (inputs.fingerprint(), self.calibration.fingerprint())
-        if folder is None or sampling.fresh or unknown:
-            self._temporary = tempfile.TemporaryDirectory()
-            folder = Path(self._temporary.name)
-        self.folder = folder
         self.length = feature_length(network, posterior.classifier)
 
     def epoch(self, number: int) -> EpochFeatures:
         """The features for that epoch."""
-        if self.sampling.fresh:
-            self.forget()
-        sources = self.sampling.sources(number)
-        views = sorted({view for _, view in sources})
+        if self.settings.on_the_fly:
+            self.store.clear()
+        wanted = sources(self.representation, self.settings, number)
+        views = sorted({source.view for source in wanted})
         for view in views:
-            missing = [source for source in sources if source[1] == view and not self.is_kept(source)]
-            if missing or not self.is_kept(("labels", view)):
+            missing = [source for source in wanted if source.view == view and self.read(source) is None]
+            if missing or self.read_labels(view) is None:
                 self.make(missing, view)
-        mean, *stochastic = (self.read(source) for source in sources)
-        labels, *others = (np.asarray(self.read(("labels", view))) for view in views)
+        mean, *stochastic = (self.read(source) for source in wanted)
+        labels, *others = (np.asarray(self.read_labels(view)) for view in views)
         if not all(np.array_equal(labels, other) for other in others):
             raise InputError("the views of the data come in different orders. Pass a loader that does not shuffle.")
         return EpochFeatures(labels, stochastic or [mean], mean)
 
-    def make(self, sources: Sequence[Source], view: int) -> None:
-        """Sweep the data once under one view, through all the networks that are asked for, and keep what comes out."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        run = runner([self.extractor(name) for name, _ in sources], compiled=self.compiled)
-        with ExitStack() as stack:
-            files = {}
-            for source in [*sources, ("labels", view)]:
-                partial = self.folder / f".{self.path(source).name}.{os.getpid()}.partial"
-                stack.callback(partial.unlink, missing_ok=True)
-                files[source] = stack.enter_context(partial.open("wb"))
-            progress = stack.enter_context(
-                Progress(f"features ({len(sources)} networks)", total=len(self.inputs), quiet=self.quiet)
-            )
+    def make(self, missing: Sequence[Source], view: int) -> None:
+        """One pass over the data under one view, through all the networks that are asked for."""
+        run = runner([self.extractor(source) for source in missing], compiled=self.compiled)
+        arrays = [*(self.describe(source) for source in missing), self.describe_labels(view)]
+        what = f"features ({len(missing)} networks)"
+        with (
+            self.store.write(arrays) as (*appends, append_labels),
+            Progress(what, total=len(self.inputs), quiet=self.quiet) as progress,
+        ):
             for inputs, labels in self.inputs.sweep(view):
                 with torch.inference_mode():
                     outputs = run(to_device(inputs, self.device))
-                for source, features in zip(sources, outputs, strict=True):
-                    files[source].write(self.stored(features).tobytes())
-                files["labels", view].write(labels.cpu().numpy().astype(np.int64).tobytes())
+                for append, features in zip(appends, outputs, strict=True):
+                    append(self.stored(features))
+                append_labels(labels.cpu().numpy().astype(np.int64))
                 progress.advance(len(labels))
-            for source, file in files.items():
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(self.path(source))
-                about = {**self.made_of(source), "bytes": file.tell()}
-                runs.write_json(self.path(source).with_suffix(".json"), about)
 
-    def extractor(self, name: str) -> nn.Module:
-        """The feature extractor of that name, folded and laid out for speed where the network allows it."""
+    def extractor(self, source: Source) -> nn.Module:
+        """The feature extractor of a source, with BatchNorm folded and channels last where the network allows it."""
         body = self.body()
         if self.allows_speed:
             body = channels_last(body)
-        if name != "mean":
-            _, number, _, _, epoch = name.split()
-            seeds = np.random.SeedSequence((self.sampling.seed, int(epoch), int(number)))
+        if source.draw is not None:
+            seeds = np.random.SeedSequence((self.settings.seed, *source.draw))
             generator = torch.Generator().manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
             weights = self.posterior.draw(generator)
             with torch.no_grad():
                 for parameter_name, parameter in body.named_parameters():
                     parameter.copy_(weights[parameter_name])
-            if self.sampling.batchnorm == "recalibrate":
-                update_batchnorm(body, self.calibration.calibration(self.sampling.calibration))
+            if self.settings.batchnorm == "recalibrate":
+                update_batchnorm(body, self.calibration.calibration(self.settings.calibration))
         return channels_last(fold_batchnorm(body)) if self.allows_speed else body.eval()
 
     def body(self) -> nn.Module:
@@ -267,8 +248,8 @@ class NetworkFeatures:
 
     @cached_property
     def allows_speed(self) -> bool:
-        """Whether folded and laid out for speed the network does the same: `x.view` may not run, and a branch that
-        was not traced may take another way.
+        """Whether the network computes the same with BatchNorm folded and channels last: `x.view` may fail, and
+        a branch that was not traced may be taken.
         """
         body = self.body().eval()
         batches = self.calibration.calibration(1)  # held to the end of the trial, and with it the seed of its dropout
@@ -284,7 +265,7 @@ class NetworkFeatures:
     @cached_property
     def dtype(self) -> type[np.floating[Any]]:
         """float32, or float16 where float32 would be too much."""
-        arrays = (self.sampling.samples + 1) * self.sampling.views
+        arrays = (self.settings.samples + 1) * self.settings.views
         return np.float16 if 4 * arrays * len(self.inputs) * self.length > LARGE_BYTES else np.float32
 
     def stored(self, features: Tensor) -> Array:
@@ -307,43 +288,32 @@ class NetworkFeatures:
                     )
         return digest.hexdigest()
 
-    def made_of(self, source: Source) -> dict[str, Any]:
-        """Everything that decides the content of a kept array."""
-        name, view = source
-        about = {"format": FORMAT, "source": name, "view": view, "inputs": self.inputs.fingerprint()}
-        if name != "labels":
-            about |= {"weights": self.weights_digest, "dtype": np.dtype(self.dtype).name}
-        if name.startswith("draw"):
-            about |= {
-                "seed": self.sampling.seed,
-                "batchnorm": self.sampling.batchnorm,
-                "calibration": self.sampling.calibration,
-            }
+    def describe(self, source: Source) -> dict[str, Any]:
+        """Everything that determines the features of a source."""
+        about = {
+            **self.describe_labels(source.view),
+            "source": source.name,
+            "weights": self.weights_digest,
+            "dtype": np.dtype(self.dtype).name,
+        }
+        if source.draw is not None:
+            about |= {name: getattr(self.settings, name) for name in ("seed", "batchnorm", "calibration")}
             if self.calibration is not self.inputs:
                 about["calibrated on"] = self.calibration.fingerprint()
         return about
 
-    def path(self, source: Source) -> Path:
-        """The file of an array, named by its fingerprint."""
-        fingerprint = hashlib.sha256(json.dumps(self.made_of(source), sort_keys=True).encode()).hexdigest()
-        return self.folder / f"{fingerprint[:32]}.bin"
+    def describe_labels(self, view: int) -> dict[str, Any]:
+        """Everything that determines the labels under a view of the data."""
+        return {"format": FORMAT, "source": "labels", "view": view, "inputs": self.inputs.fingerprint()}
 
-    def is_kept(self, source: Source) -> bool:
-        """Whether the array is there and whole: its description is written last, and knows its length."""
-        path = self.path(source)
-        about = path.with_suffix(".json")
-        return path.exists() and about.exists() and path.stat().st_size == runs.read_json(about)["bytes"]
+    def read(self, source: Source) -> Any:
+        """The kept features [N, L] of a source, or None."""
+        array = self.store.read(self.describe(source), self.dtype)
+        return None if array is None else array.reshape(-1, self.length)
 
-    def read(self, source: Source) -> Array:
-        """A kept array, mapped into memory and not read."""
-        if source[0] == "labels":
-            return np.memmap(self.path(source), np.int64, "r")
-        return np.memmap(self.path(source), self.dtype, "r").reshape(-1, self.length)
-
-    def forget(self) -> None:
-        """Delete what was kept."""
-        for path in self.folder.glob("*.*"):
-            path.unlink()
+    def read_labels(self, view: int) -> Array | None:
+        """The kept labels [N] under a view, or None."""
+        return self.store.read(self.describe_labels(view), np.int64)
 
 
 def feature_length(network: nn.Module, classifier: str) -> int:
@@ -355,33 +325,3 @@ def feature_length(network: nn.Module, classifier: str) -> int:
     weight = network.get_submodule(classifier).weight
     assert isinstance(weight, Tensor)
     return weight.shape[1]
-
-
-def channels_last(body: nn.Module) -> nn.Module:
-    """The network with the weights of its 2-d convolutions laid out for speed, in place.
-
-    >>> channels_last(nn.Conv2d(2, 2, 3)).weight.is_contiguous(memory_format=torch.channels_last)
-    True
-    """
-    for parameter in body.parameters():
-        if parameter.dim() == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
-    return body
-
-
-def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callable[[Any], list[Tensor]]:
-    """A function from inputs to the features of each extractor; compiled, one graph serves all their weights.
-
-    >>> run = runner([nn.Linear(2, 2), nn.Linear(2, 2)])
-    >>> [features.shape for features in run(torch.zeros(5, 2))]
-    [torch.Size([5, 2]), torch.Size([5, 2])]
-    """
-    if compiled and extractors:
-        failure = compile_failure()
-        if not failure:
-            tensors = [{**dict(body.named_parameters()), **dict(body.named_buffers())} for body in extractors]
-            template = copy.deepcopy(extractors[0]).to("meta")  # no weights of its own: no graph for a special case
-            one = torch.compile(lambda values, inputs: functional_call(template, values, (inputs,)))
-            return lambda inputs: [one(values, inputs) for values in tensors]
-        print(f"srepr: going on without compiling ({failure})", file=sys.stderr)
-    return lambda inputs: [call(extractor, inputs) for extractor in extractors]

@@ -6,13 +6,15 @@ a few parameters around it (paper, section A.2). A cosine classifier, told by it
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srepr.errors import InputError
+from srepr.errors import InputError, unknown
 from srepr.models.cosine import Cosine as Cosine  # also a head
 from srepr.models.cosine import on_unit_parts, unit_parts
 
@@ -33,7 +35,7 @@ class LearnableWeightScaling(nn.Module):
     scale: Tensor | None
 
     def __init__(
-        self, weight: Tensor, bias: Tensor | None, per_class: bool = False, scale: Tensor | None = None
+        self, weight: Tensor, bias: Tensor | None, scale: Tensor | None = None, *, per_class: bool = False
     ) -> None:
         super().__init__()
         _keep_classifier(self, weight, bias, scale)
@@ -130,6 +132,33 @@ def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, s
     return Cosine(unit_parts(sums, scale).to(features.dtype), scale)  # the sum points where the mean does
 
 
+def linear(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> nn.Linear | Cosine:
+    """A linear classifier, or a cosine one where there is a scale.
+
+    >>> linear(torch.eye(2), torch.zeros(2))
+    Linear(in_features=2, out_features=2, bias=True)
+    """
+    return _linear(weight, bias) if scale is None else Cosine(weight, scale)
+
+
+class Kind(NamedTuple):
+    """A kind of head that SGD trains: a row of `HEADS`."""
+
+    make: Callable[[Tensor, Tensor | None, Tensor | None], nn.Module]
+    """From the weight, bias and scale of the stage-1 classifier to the head, which starts as that classifier."""
+    mark: str = ""
+    """A tensor that only this kind has, by which a saved head is recognised."""
+
+
+HEADS: dict[str, Kind] = {
+    "lws": Kind(LearnableWeightScaling, "tau"),
+    "lws-per-class": Kind(partial(LearnableWeightScaling, per_class=True), "factor"),
+    "disalign": Kind(DisAlign, "alpha"),
+    "linear": Kind(linear),
+}
+"""The heads that SGD trains. A new one is a module and a row."""
+
+
 def build(
     kind: str,
     *,
@@ -139,35 +168,38 @@ def build(
     seed: int = 0,
     scale: Tensor | float | None = None,
 ) -> nn.Module:
-    """The trainable head `kind` (linear, lws, lws-per-class, disalign, cosine) for a stage-1 classifier (W, b).
+    """The trainable head of that kind for a stage-1 classifier (W, b).
 
-    It starts as that classifier, or, linear and cosine only, with `start="random"`: W and b from
-    U(-1/sqrt(L), 1/sqrt(L)), a function of the seed alone. With a `scale` the classifier is a cosine one, and so is
-    its linear head.
+    It starts as that classifier or, a linear one with `start="random"`, with W and b from U(-1/sqrt(L), 1/sqrt(L)), a
+    function of the seed alone. With a `scale` the classifier is a cosine one, and so is its linear head.
 
     >>> build("linear", weight=torch.eye(2), bias=torch.zeros(2))
     Linear(in_features=2, out_features=2, bias=True)
     """
+    if kind not in HEADS:
+        raise unknown("head", kind, HEADS)
     if start not in ("stage 1", "random"):
-        raise InputError(f"a head starts from 'stage 1' or 'random', not from {start!r}.")
+        raise unknown("start", start, ["stage 1", "random"])
     if start == "random":
-        if kind not in ("linear", "cosine"):
-            raise InputError(f"the head {kind!r} rescales the stage-1 classifier: use start='stage 1'.")
+        if kind != "linear":
+            raise InputError(f"the head {kind!r} rescales the stage-1 classifier. Set `start` to 'stage 1'.")
         bound, generator = 1 / math.sqrt(weight.shape[1]), torch.Generator().manual_seed(seed)
         weight = torch.empty(weight.shape).uniform_(-bound, bound, generator=generator).to(weight)
         if bias is not None:
             bias = torch.empty(bias.shape).uniform_(-bound, bound, generator=generator).to(bias)
-    if kind == "cosine" and scale is None:
-        raise InputError("a cosine head needs its scale, the length of its logits: most are trained with 30.")
-    scale = None if scale is None else torch.as_tensor(scale)
-    match kind:
-        case "linear" | "cosine":
-            return _linear(weight, bias) if scale is None else Cosine(weight, scale)
-        case "lws" | "lws-per-class":
-            return LearnableWeightScaling(weight, bias, kind == "lws-per-class", scale)
-        case "disalign":
-            return DisAlign(weight, bias, scale)
-    raise InputError(f"no head is called {kind!r}. Known: linear, lws, lws-per-class, disalign, cosine.")
+    return HEADS[kind].make(weight, bias, None if scale is None else torch.as_tensor(scale))
+
+
+def from_tensors(tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The head with this state dict, whichever kind it is.
+
+    >>> type(from_tensors(DisAlign(torch.eye(2), torch.zeros(2)).state_dict())).__name__
+    'DisAlign'
+    """
+    kind = next(name for name, kind in HEADS.items() if not kind.mark or kind.mark in tensors)
+    head = build(kind, weight=tensors["weight"], bias=tensors.get("bias"), scale=tensors.get("scale"))
+    head.load_state_dict(dict(tensors))
+    return head
 
 
 def as_linear(head: nn.Module) -> nn.Linear | None:

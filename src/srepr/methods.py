@@ -1,45 +1,65 @@
 """The re-training methods of the paper as rows of one table: a new method is a row, not code.
 
-Four choices that combine freely (paper, section 4 and appendix A.1, A.2): what is trained (head) and from where it
-starts, how the tail gets its chance (balance), which representations it sees, and whether it distils them.
+Four choices combine freely (paper, section 4 and appendix A.1, A.2): the head and where it starts, the class
+balancing, the representations that the head sees, and whether they are distilled.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from srepr.errors import InputError
+import numpy as np
 
-Head = Literal["linear", "lws", "lws-per-class", "disalign", "tau-norm", "ncm"]
+from srepr.errors import InputError, unknown
+
 Start = Literal["stage 1", "random"]
-Balance = Literal["cbs", "grw", "la", "none"]
 Representation = Literal["deterministic", "swag", "augment"]
+CLOSED_FORM = ("tau-norm", "ncm")
+"""Heads that need no training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """One row of the table.
 
-    >>> Method(head="linear", balance="la").distill
-    False
+    >>> Method(head="linear", distill=True)
+    Traceback (most recent call last):
+    srepr.errors.InputError: distillation needs several representations. Set `representation` to swag, or ...
     """
 
-    head: Head
+    head: str
+    """A name of `srepr.heads.HEADS`, or of a head in closed form."""
     start: Start = "stage 1"
-    balance: Balance = "none"
+    balance: str = "none"
+    """A name of `srepr.balance.BALANCES`."""
     representation: Representation = "deterministic"
     distill: bool = False
 
     def __post_init__(self) -> None:
-        choices = {"head": Head, "start": Start, "balance": Balance, "representation": Representation}
-        for name, known in choices.items():
+        for name, known in {"start": Start, "representation": Representation}.items():
             if getattr(self, name) not in get_args(known):
-                raise InputError(f"no {name} is called {getattr(self, name)!r}. Known: {', '.join(get_args(known))}")
+                raise unknown(name, getattr(self, name), get_args(known))
         if self.distill and self.representation == "deterministic":
-            raise InputError("distillation needs several representations. Add --representation swag, or --no-distill.")
+            raise InputError(
+                "distillation needs several representations. Set `representation` to swag, or `distill` to False."
+            )
         if self.start == "random" and self.head != "linear":
-            raise InputError(f"the head {self.head} is made from the stage-1 classifier. Give it --start 'stage 1'.")
+            raise InputError(f"the head {self.head} is made from the stage-1 classifier. Set `start` to 'stage 1'.")
+
+    def expected_prior(self, counts: Sequence[int], rho: float = 1.0) -> list[float]:
+        """The class shares that the head expects, pi_k^(1 - rho): what the balancing leaves of the training prior.
+
+        >>> METHODS["la"].expected_prior([16, 4], rho=0.5)
+        [4.0, 2.0]
+        """
+        from srepr.balance import balancing
+
+        # A head in closed form has no loss to balance: by construction it treats all classes alike.
+        strength = 1.0 if self.head in CLOSED_FORM else balancing(self.balance, counts, rho).strength
+        shares: list[float] = (np.asarray(counts, dtype=float) ** (1 - strength)).tolist()
+        return shares
 
 
 METHODS: dict[str, Method] = {
@@ -52,17 +72,43 @@ METHODS: dict[str, Method] = {
     "tau-norm": Method(head="tau-norm"),
     "ncm": Method(head="ncm"),
 }
+TITLES = {
+    "sgd": "SGD",
+    "swa": "SWA",
+    "crt": "cRT",
+    "lws": "LWS",
+    "la": "LA",
+    "grw": "GRW",
+    "disalign": "DisAlign",
+    "srepr": "SRepr",
+    "ncm": "NCM",
+}
+"""What the tables call the networks of stage 1 and the methods; others go by their own name."""
+
+
+def title(name: str) -> str:
+    """What the tables call a classifier.
+
+    >>> title("crt"), title("my-head")
+    ('cRT', 'my-head')
+    """
+    return TITLES.get(name, name)
 
 
 def method(name: str, **changes: Any) -> Method:
-    """The method of that name, with some of its choices changed (None leaves one as it is).
+    """The method of that name with some choices changed; None keeps the method's own.
 
     >>> method("srepr", balance="cbs", distill=None)
     Method(head='linear', start='stage 1', balance='cbs', representation='swag', distill=True)
-    >>> method("sreper")
-    Traceback (most recent call last):
-    srepr.errors.InputError: no method is called 'sreper'. Known: crt, lws, la, grw, disalign, srepr, tau-norm, ncm
     """
+    from srepr.balance import BALANCES
+    from srepr.heads import HEADS
+
     if name not in METHODS:
-        raise InputError(f"no method is called {name!r}. Known: {', '.join(METHODS)}")
-    return replace(METHODS[name], **{key: value for key, value in changes.items() if value is not None})
+        raise unknown("method", name, METHODS)
+    chosen = replace(METHODS[name], **{key: value for key, value in changes.items() if value is not None})
+    if chosen.head not in (*HEADS, *CLOSED_FORM):
+        raise unknown("head", chosen.head, (*HEADS, *CLOSED_FORM))
+    if chosen.balance not in BALANCES:
+        raise unknown("balance", chosen.balance, BALANCES)
+    return chosen

@@ -6,8 +6,8 @@ confidence of exactly 1.0 belongs to the last one, and compares accuracy with me
     ECE = sum_n (|B_n| / |D|) |accuracy(B_n) - confidence(B_n)|
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,10 +15,39 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from srepr.batches import as_labels, call, loader, split, to_device
+from srepr.data.loaders import as_labels, loader, split
 from srepr.data.longtail import groups
 from srepr.errors import InputError
-from srepr.models.modes import eval_mode
+from srepr.models.call import call, eval_mode, to_device
+
+
+class Column(NamedTuple):
+    """A metric in the tables of the command line, the report and the model card."""
+
+    title: str
+    lower_is_better: bool = False
+    percent: bool = True
+
+    def cell(self, value: float | None) -> str:
+        """One number in the paper's digits.
+
+        >>> COLUMNS["acc"].cell(0.47813), COLUMNS["nll"].cell(2.1484), COLUMNS["few"].cell(None)
+        ('47.81', '2.148', '-')
+        """
+        if value is None:
+            return "-"
+        return f"{100 * value:.2f}" if self.percent else f"{value:.3f}"
+
+
+COLUMNS = {
+    "many": Column("Many"),
+    "medium": Column("Medium"),
+    "few": Column("Few"),
+    "acc": Column("All"),
+    "nll": Column("NLL", lower_is_better=True, percent=False),
+    "ece": Column("ECE", lower_is_better=True, percent=False),
+}
+"""The metrics that the tables show, in this order. Any metric of `LongTailMetrics.compute` can be a row here."""
 
 
 def expected_calibration_error(probs: Any, y: Any, bins: int = 15) -> float:
@@ -171,25 +200,60 @@ class LongTailMetrics(Metric):
         }
 
 
+class Measured(NamedTuple):
+    """A classifier on N labelled examples: its metrics, and what it says of each example."""
+
+    metrics: dict[str, Any]
+    """As `LongTailMetrics.compute` gives them."""
+    predicted: Tensor
+    """The most probable class [N]."""
+    confidence: Tensor
+    """Its probability [N]."""
+    nll: Tensor
+    """-ln p(y) [N]."""
+    marginal: Tensor
+    """The mean probability of each class [K]."""
+
+
+def measure(
+    outputs: Iterable[tuple[Tensor, Any]], metrics: LongTailMetrics, weights: Tensor | None = None
+) -> Measured:
+    """Run through batches of (logits [B, K], labels [B]); `weights` [N] make the examples stand for another prior.
+
+    >>> measured = measure([(torch.tensor([[9.0, 0.0], [0.0, 9.0]]), [0, 0])], LongTailMetrics([10, 10]))
+    >>> measured.metrics["acc"], measured.predicted
+    (0.5, tensor([0, 1]))
+    """
+    seen = 0
+    parts = [(torch.empty(0, dtype=torch.int64), torch.empty(0), torch.empty(0), torch.zeros(metrics.classes))]
+    for logits, labels in outputs:
+        y = _labels_for(logits, labels)
+        metrics.update(logits, y, None if weights is None else weights[seen : seen + len(y)])
+        log_probs = logits.detach().double().log_softmax(1).cpu()
+        confidence, predicted = log_probs.exp().max(1)
+        parts.append((predicted, confidence, F.nll_loss(log_probs, y.cpu(), reduction="none"), log_probs.exp().sum(0)))
+        seen += len(y)
+    labels_n, confidence_n, nll_n, sums = (list(column) for column in zip(*parts, strict=True))
+    marginal = torch.stack(sums).sum(0) / max(seen, 1)
+    return Measured(metrics.compute(), torch.cat(labels_n), torch.cat(confidence_n), torch.cat(nll_n), marginal)
+
+
 def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[str, Any]:
     """The metrics of a model on this process's data; `class_counts` are those of the training data.
 
-    The model runs where it is, in evaluation mode and without gradients, and gets its training flags back.
+    The model runs where it is, in evaluation mode and without gradients. Its training flags are restored.
 
     >>> model = nn.Linear(4, 2)
     >>> sorted(evaluate(model, (torch.zeros(3, 4), torch.tensor([0, 1, 1])), class_counts=[200, 10]))[:4]
     ['acc', 'balanced_acc', 'bins', 'brier']
     """
-    metrics = LongTailMetrics(class_counts, sync_on_compute=False)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), eval_mode(model):
-        for batch in loader(data):
-            inputs, y = split(batch)
-            metrics.update(call(model, to_device(inputs, device)), y)
-    if not metrics.update_called:
+        outputs = ((call(model, to_device(inputs, device)), y) for inputs, y in map(split, loader(data)))
+        metrics = measure(outputs, LongTailMetrics(class_counts, sync_on_compute=False)).metrics
+    if not metrics["n"]:
         raise InputError("the data has no examples: check where it is read from")
-    result: dict[str, Any] = metrics.compute()
-    return result
+    return metrics
 
 
 def _bin(p: Tensor, bins: int) -> Tensor:

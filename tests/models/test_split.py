@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from srepr.errors import InputError
 from srepr.models import feature_extractor, find_classifier, mlp, replace_classifier, resnet8, resnet18, unwrap
-from srepr.models.modes import eval_mode
+from srepr.models.call import eval_mode
 
 
 class Net(nn.Module):

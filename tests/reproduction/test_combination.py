@@ -5,9 +5,9 @@ import shlex
 
 import pytest
 import torch
+from srepr.checkpoints import load_model
 
 from srepr import runs
-from srepr.checkpoints import load_model
 from srepr.cli import main
 from srepr.reproduction.paper import tables
 

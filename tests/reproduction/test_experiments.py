@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from srepr.recipes import RECIPES
+from srepr.reproduction.work import Experiment, Training, plan
 
 from srepr.methods import METHODS, Method
-from srepr.recipes import RECIPES
 from srepr.reproduction.experiments import TABLES
-from srepr.reproduction.work import Experiment, Training, plan
 
 
 def rows(name, source="digits-lt", **changes):

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-
 from srepr.recipes import RECIPES
+
 from srepr.reproduction.experiments import TABLES
 from srepr.reproduction.paper import SAME_ROWS, TITLES, numbers, tables
 from srepr.tables import COLUMNS, NAMES

@@ -11,19 +11,19 @@ from functools import partial
 
 import numpy as np
 import pytest
-from benchmarks.kill import start
+from tests.kill import start
+from srepr.recipes import RECIPES
+from srepr.reproduction.work import Experiment, base_settings, plan, sources_for
 
 from srepr import runs
 from srepr.cli import main
 from srepr.config import Retrain
 from srepr.features import NetworkFeatures
-from srepr.recipes import RECIPES
 from srepr.reproduction.comparison import aggregate, compare
 from srepr.reproduction.experiments import EVERYTHING, TABLES
 from srepr.reproduction.paper import numbers
 from srepr.reproduction.records import records
 from srepr.reproduction.timing import Pace, estimates
-from srepr.reproduction.work import Experiment, base_settings, plan, sources_for
 
 ABLATION = ("reproduce", "ablation", "--seeds", "2", "--epochs", "4")
 

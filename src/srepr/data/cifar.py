@@ -26,10 +26,10 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 Images = npt.NDArray[np.uint8]
 
 
-def read(name: str, data_dir: Path) -> LongTailData:
+def read(data_dir: Path, *, name: str) -> LongTailData:
     """Read all images of "cifar10-lt" or "cifar100-lt"; `data_dir` is the folder of the files or the one around it.
 
-    >>> read("cifar100-lt", Path("nowhere"))
+    >>> read(Path("nowhere"), name="cifar100-lt")
     Traceback (most recent call last):
     srepr.errors.InputError: nowhere has neither cifar-100-binary/train.bin nor cifar-100-python/train.
     Fetch them with: srepr data get cifar100-lt --data-dir nowhere

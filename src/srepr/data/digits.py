@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -12,7 +14,7 @@ LARGEST = 120
 MEAN, STD = (0.3053,), (0.3759,)
 
 
-def read() -> LongTailData:
+def read(_: Path = Path()) -> LongTailData:
     """The first 120 images of each digit to draw the training set from, the others to test with.
 
     >>> data = read()

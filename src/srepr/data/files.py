@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -11,14 +10,13 @@ from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
-from rich.console import Console
-from rich.progress import track
 
 from srepr.data.augment import central_box, decode
 from srepr.data.dataset import LongTailData
 from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples, file_sizes
 from srepr.data.longtail import Labels
 from srepr.errors import InputError
+from srepr.progress import Progress
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 SMALL = 64
@@ -109,17 +107,12 @@ def image_data(
 
 
 def _bad_files(root: Path, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    with ThreadPool() as pool:
-        reasons = pool.imap(why_bad, (root / name for name in names), chunksize=32)
-        shown = track(
-            reasons,
-            "Checking images",
-            total=len(names),
-            console=Console(stderr=True),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        return np.array([reason is not None for reason in shown], dtype=np.bool_)
+    bad = np.zeros(len(names), dtype=np.bool_)
+    with ThreadPool() as pool, Progress("check images", total=len(names)) as progress:
+        for index, reason in enumerate(pool.imap(why_bad, (root / name for name in names), chunksize=32)):
+            bad[index] = reason is not None
+            progress.advance()
+    return bad
 
 
 def _on_disk(root: Path, listing: Listing, class_names: tuple[str, ...], size: int) -> FileExamples:

@@ -43,6 +43,10 @@ def step_counts(largest: int, classes: int, imbalance: float = 0.01) -> list[int
     return [largest] * head + [_whole(largest * imbalance)] * (classes - head)
 
 
+LIMITS = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
+"""The groups of classes by their number of training examples, in words."""
+
+
 def groups(counts: Sequence[int] | Labels) -> dict[str, npt.NDArray[np.bool_]]:
     """Which classes are "many" (more than 100 examples), "medium" (20 to 100) and "few" (fewer than 20).
 

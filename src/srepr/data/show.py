@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from srepr.data.dataset import LongTailData
-from srepr.data.longtail import groups
+from srepr.data.longtail import LIMITS, groups
 
 COLOURS = {"many": "green", "medium": "yellow", "few": "red"}
 ROWS, WIDTH = 24, 48
@@ -30,9 +30,8 @@ def show(data: LongTailData) -> RenderableType:
     """
     counts = data.counts
     sizes = ", ".join(f"{len(part):,} {name}" for name, part in data.parts.items())
-    limits = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
     split = Text(", ").join(
-        Text(f"{name} ({limits[name]}) {members.sum():,}", style=COLOURS[name])
+        Text(f"{name} ({LIMITS[name]}) {members.sum():,}", style=COLOURS[name])
         for name, members in groups(counts).items()
     )
     heading = (

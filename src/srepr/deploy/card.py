@@ -1,11 +1,10 @@
 """The model card: what a model is, what it was trained on, how well it works, and what it is not for.
 
-`gather` collects the facts, which go into every exported file as JSON; `model_card` tells them as a page of Markdown.
+`gather` collects the facts, which go into every exported file as JSON; `model_card` writes them as Markdown.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,29 +12,22 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
-from srepr import runs
-from srepr.checkpoints import About
 from srepr.classifier import Classifier
-from srepr.data.longtail import groups
-from srepr.deploy.deployable import choose_head
-from srepr.evaluation import STAGE_1
-from srepr.tables import COLUMNS, NAMES, cell
+from srepr.data.longtail import LIMITS, groups
+from srepr.methods import title
+from srepr.metrics import COLUMNS
+from srepr.run.checkpoints import load_facts
+from srepr.run.folder import provenance, read_settings
+from srepr.run.load import find_head
+from srepr.storage.files import read_json
 
-GROUPS = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
 
-
-def gather(path: Path, head: str | None, classifier: Classifier, about: About) -> dict[str, Any]:
-    """The facts about a classifier of a run folder, or of a file, which brings its own along.
-
-    >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
-    ...               mean=(0.0,), std=(1.0,))
-    >>> gather(Path("model.safetensors"), None, Classifier(about.build()), about)
-    Traceback (most recent call last):
-    srepr.errors.InputError: model.safetensors does not exist. Is the training finished?
-    """
-    facts = _of_file(path) if path.suffix == ".safetensors" else _of_run(path, choose_head(path, head))
+def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, Any]:
+    """The facts about a classifier of a run folder, or of an exported file, which brings its own along."""
+    about = classifier.about
+    assert about is not None
     return {
-        **facts,
+        **(load_facts(path) if path.suffix == ".safetensors" else _of_run(path, head)),
         "network": about.network,
         "class_names": about.class_names,
         "counts": about.counts,
@@ -43,29 +35,25 @@ def gather(path: Path, head: str | None, classifier: Classifier, about: About) -
         "normalisation": {"mean": about.mean, "std": about.std},
         "temperature": classifier.temperature,
         "prior": None if classifier.shift is None else _prior(classifier, classifier.shift),
-        "exported with": runs.provenance()["versions"],
+        "exported with": provenance()["versions"],
     }
 
 
-def _of_file(path: Path) -> dict[str, Any]:
-    _, metadata = runs.load_tensors(path)
-    return cast(dict[str, Any], json.loads(metadata.get("facts", "{}")))
-
-
-def _of_run(run: Path, name: str) -> dict[str, Any]:
-    config, settings = runs.read_json(run / "config.json"), runs.read_settings(run)
+def _of_run(run: Path, head: str | None) -> dict[str, Any]:
+    config, settings = read_json(run / "config.json"), read_settings(run)
     kept = ("source", "seed", "epochs", "batch_size", "mixup")
-    facts: dict[str, Any] = {
+    name, note = find_head(run, head)
+    results = run / "results.json"
+    if not note:
+        note = {"metrics": read_json(results).get(name, {}) if results.exists() else {}}
+    return {
         "head": name,
         "command": config.get("command"),
         "versions": config.get("versions"),
         "data": config.get("examples"),
         "training": {key: settings[key] for key in kept if key in settings} | settings.get("optim", {}),
+        **note,  # stage1, method, settings, metrics
     }
-    if name in STAGE_1:
-        results = run / "results.json"
-        return {**facts, "metrics": runs.read_json(results).get(name, {}) if results.exists() else {}}
-    return {**facts, **runs.read_json(run / "heads" / f"{name}.json")}  # stage1, method, settings, metrics
 
 
 def _prior(classifier: Classifier, shift: Tensor) -> list[float]:
@@ -83,7 +71,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
     # A classifier of 2 classes: mlp
     """
     head = facts.get("head")
-    name = " with the head ".join([facts["network"], *([NAMES.get(head, head)] if head else [])])
+    name = " with the head ".join([facts["network"], *([title(head)] if head else [])])
     sections = {
         f"# A classifier of {len(facts['class_names']):,} classes: {name}": _what(facts),
         "## Data": _data(facts),
@@ -109,7 +97,7 @@ def _data(facts: Mapping[str, Any]) -> str:
     counts = np.asarray(facts["counts"])
     source = facts.get("training", {}).get("source")
     rows = [
-        f"| {name} ({GROUPS[name]}) | {inside.sum():,} | {counts[inside].sum():,} |"
+        f"| {name} ({LIMITS[name]}) | {inside.sum():,} | {counts[inside].sum():,} |"
         for name, inside in groups(counts).items()
     ]
     return "\n".join(
@@ -127,14 +115,14 @@ def _data(facts: Mapping[str, Any]) -> str:
 def _metrics(facts: Mapping[str, Any]) -> str:
     metrics = facts.get("metrics") or {}
     parts = {"test": metrics, "validation": metrics.get("validation", {})}
-    rows = [
-        f"| {part} | {measured['n']:,} | {' | '.join(cell(column, measured.get(column)) for column in COLUMNS)} |"
-        for part, measured in parts.items()
-        if measured.get("n")
-    ]
+    rows = []
+    for part, measured in parts.items():
+        if measured.get("n"):
+            cells = [column.cell(measured.get(name)) for name, column in COLUMNS.items()]
+            rows.append(f"| {' | '.join([part, format(measured['n'], ','), *cells])} |")
     if not rows:
         return "Not measured: there was no test part."
-    heading = f"| part | examples | {' | '.join(COLUMNS.values())} |"
+    heading = f"| part | examples | {' | '.join(column.title for column in COLUMNS.values())} |"
     table = "\n".join([heading, "|---" * (2 + len(COLUMNS)) + "|", *rows])
     return f"{table}\n\nAccuracy in per cent; many, medium and few by the number of training examples, as above."
 

@@ -12,9 +12,9 @@ from transformers.trainer_callback import TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 from transformers.training_args import TrainingArguments
 
-from srepr import runs
 from srepr.errors import InputError
 from srepr.posterior import Posterior
+from srepr.storage.tensors import load_tensors, save_tensors
 
 
 class PosteriorCallback(TrainerCallback):
@@ -61,7 +61,7 @@ class PosteriorCallback(TrainerCallback):
             path = self._path(args, state)
             if not path.exists():
                 raise InputError(f"{path} is missing: resume from a checkpoint that has one, or start again")
-            self.posterior.load_state_dict(runs.load_tensors(path)[0])
+            self.posterior.load_state_dict(load_tensors(path)[0])
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -84,7 +84,7 @@ class PosteriorCallback(TrainerCallback):
         """Put the posterior into the checkpoint that the Trainer has just written."""
         if self.progress(state) > self.start and state.is_world_process_zero:
             assert self.posterior is not None
-            runs.save_tensors(self._path(args, state), self.posterior.state_dict())
+            save_tensors(self._path(args, state), self.posterior.state_dict())
 
     def _path(self, args: TrainingArguments, state: TrainerState) -> Path:
         folder = f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

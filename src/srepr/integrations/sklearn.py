@@ -15,12 +15,11 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from srepr import fitting
-from srepr.batches import call
+from srepr.anymodel.fit import fit
+from srepr.data.inputs import seeded
 from srepr.errors import InputError
-from srepr.inputs import seeded
 from srepr.models import build
-from srepr.models.modes import eval_mode
+from srepr.models.call import call, eval_mode
 
 Array = npt.NDArray[Any]
 SMALLEST_BATCH = 32  # below, the statistics of a batch are mostly noise
@@ -85,7 +84,7 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scaler_ = StandardScaler(with_mean=self.standardize, with_std=self.standardize)
         self.scaler_.fit(columns.reshape(-1, columns.shape[-1]))
         inputs = self._inputs(X).float()
-        self.network_ = fitting.fit(
+        self.network_ = fit(
             self._build(inputs, seed),
             (inputs, torch.from_numpy(labels)),
             epochs=self.epochs,

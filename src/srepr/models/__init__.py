@@ -4,22 +4,21 @@
 464154
 """
 
-import difflib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from srepr.errors import InputError
+from srepr.errors import InputError, unknown
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.cosine import Cosine
 from srepr.models.fold import fold_batchnorm
-from srepr.models.foreign import StagedResNet
 from srepr.models.mlp import mlp
 from srepr.models.resnet import resnet18, resnet50, resnext50
 from srepr.models.resnet_cifar import resnet8, resnet14, resnet20, resnet32
 from srepr.models.split import feature_extractor, find_classifier, replace_classifier, unwrap
+from srepr.models.staged_resnet import StagedResNet
 
 __all__ = [
     "NETWORKS",
@@ -56,18 +55,16 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, classes: int, **options: Any) -> nn.Module:
-    """The network of that name, with the options it takes: `channels` for images, `inputs` for tables, ...
+    """The network of that name. It takes `channels` for images or `inputs` for vectors, and options of its own.
 
     >>> build("resnet8", 10, channels=1).conv1.in_channels
     1
     >>> build("resnet23", 10)
     Traceback (most recent call last):
-    srepr.errors.InputError: no network is called 'resnet23': did you mean resnet32? Known: resnet8, resnet14, ...
+    srepr.errors.InputError: unknown network 'resnet23'; did you mean resnet32? Known: resnet8, resnet14, ...
     """
     if name not in NETWORKS:
-        close = difflib.get_close_matches(name, NETWORKS, n=1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise InputError(f"no network is called {name!r}: {hint}Known: {', '.join(NETWORKS)}")
+        raise unknown("network", name, NETWORKS)
     signature = inspect.signature(NETWORKS[name])
     try:
         arguments = signature.bind(classes, **options)

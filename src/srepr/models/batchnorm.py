@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.hooks import RemovableHandle
 
-from srepr.batches import call
 from srepr.errors import InputError
-from srepr.models.modes import eval_mode
+from srepr.models.call import call, eval_mode
 from srepr.models.split import unwrap
 
 

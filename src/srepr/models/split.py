@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, is_lazy
 
-from srepr.batches import call, logits_in
 from srepr.errors import InputError
-from srepr.models.modes import eval_mode
+from srepr.models.call import call, eval_mode, logits_in
 
 WRAPPERS = (nn.DataParallel, nn.parallel.DistributedDataParallel, torch.optim.swa_utils.AveragedModel)
 EMBEDDINGS_AND_NORMS = (nn.Embedding, nn.EmbeddingBag, nn.LayerNorm, nn.RMSNorm)

@@ -1,4 +1,4 @@
-"""Where a classifier still fails: its worst classes, what it takes them for, and pictures of that."""
+"""Where a classifier still fails: its worst classes, what it takes them for, and examples."""
 
 from __future__ import annotations
 
@@ -7,46 +7,18 @@ import io
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from srepr.data.examples import Examples
-from srepr.data.longtail import Indices, Labels
-from srepr.opened import OpenedRun
+from srepr.data.longtail import Indices
+from srepr.metrics import Measured
 
 CLASSES, EXAMPLES, CONFUSIONS = 12, 5, 3
 SMALL_SIDE = 64
 
 
-def predictions(opened: OpenedRun, name: str) -> tuple[Labels, npt.NDArray[np.float64]]:
-    """The predicted class [N] and its probability [N] for every example that the run is measured on.
-
-    >>> from srepr.config import Train
-    >>> from srepr.opened import open_trained
-    >>> from srepr.stage1 import train
-    >>> run = getfixture("tmp_path") / "run"
-    >>> results = train(Train(source="digits-lt", network="resnet8", epochs=1), run)
-    >>> opened = open_trained(run, quiet=True)
-    >>> label, confidence = predictions(opened, "swa")
-    >>> bool((label == opened.part.labels).mean() == results["swa"]["acc"])
-    True
-    """
-    predicted = np.empty(len(opened.part), dtype=np.int64)
-    confidence = np.empty(len(opened.part))
-    for indices, logits in opened.outputs(name):
-        probability, label = logits.double().softmax(1).max(1)
-        predicted[indices], confidence[indices] = label.numpy(), probability.numpy()
-    return predicted, confidence
-
-
-def worst_classes(part: Examples, predicted: Labels, confidence: npt.NDArray[np.float64]) -> list[dict[str, Any]]:
-    """The classes with the lowest accuracy that have mistakes, each with its confusions and its surest mistakes.
-
-    >>> from srepr.data import ArrayExamples
-    >>> part = ArrayExamples(np.zeros((4, 2), dtype=np.float32), np.array([0, 1, 1, 1]), ("crow", "wren"))
-    >>> worst_classes(part, np.array([0, 0, 0, 1]), np.array([0.9, 0.6, 0.8, 0.9]))
-    [{'class': 1, 'confusions': [{'class': 0, 'count': 2}], 'examples': [{'predicted': 0, 'confidence': 0.8, 'image':
-    None}, {'predicted': 0, 'confidence': 0.6, 'image': None}]}]
-    """
+def worst_classes(part: Examples, measured: Measured) -> list[dict[str, Any]]:
+    """The classes with the lowest accuracy that have mistakes, each with its confusions and its surest mistakes."""
+    predicted, confidence = measured.predicted.numpy(), measured.confidence.numpy()
     wrong = np.flatnonzero(predicted != part.labels)
     errors = np.bincount(part.labels[wrong], minlength=len(part.class_names))
     share = errors / np.maximum(part.counts, 1)

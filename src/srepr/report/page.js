@@ -1,6 +1,6 @@
 const DATA = JSON.parse(find("#data").textContent);
-const METRICS = { many: "Many", medium: "Medium", few: "Few", acc: "All", nll: "NLL", ece: "ECE" };
-const LESS_IS_BETTER = ["nll", "ece"];
+const { columns: COLUMNS } = DATA;
+const KEYS = Object.keys(COLUMNS);
 const unique = (things) => [...new Set(things)];
 
 /* Verdict: the sentence, then four numbers. */
@@ -41,23 +41,23 @@ function drawResults() {
   const sorts = (label, i, key) => {
     const active = order.run === i && order.key === key;
     return heading(label, active, order.descending, () => {
-      const highestFirst = key !== "name" && !LESS_IS_BETTER.includes(key);
+      const highestFirst = key !== "name" && !COLUMNS[key].lower_is_better;
       Object.assign(order, { run: i, key, descending: active ? !order.descending : highestFirst });
       drawResults();
     });
   };
-  const group = (run) => html("th", { scope: "colgroup", colspan: 6 }, run.name, muted(` ${run.source}`));
-  const labels = runs.flatMap((_, i) => Object.entries(METRICS).map(([key, label]) => sorts(label, i, key)));
+  const group = (run) => html("th", { scope: "colgroup", colspan: KEYS.length }, run.name, muted(` ${run.source}`));
+  const labels = runs.flatMap((_, i) => KEYS.map((key) => sorts(COLUMNS[key].title, i, key)));
   const headings = [html("tr", {}, sorts("Classifier", 0, "name"), ...labels)];
   if (several) headings.unshift(html("tr", {}, html("td"), ...runs.map(group)));
 
-  const best = runs.map((_, i) => Object.fromEntries(Object.keys(METRICS).map((key) => {
+  const best = runs.map((_, i) => Object.fromEntries(KEYS.map((key) => {
     const values = found.map((classifier) => value(classifier, i, key)).filter((x) => x !== null);
-    return [key, LESS_IS_BETTER.includes(key) ? Math.min(...values) : Math.max(...values)];
+    return [key, COLUMNS[key].lower_is_better ? Math.min(...values) : Math.max(...values)];
   })));
   const cell = (x, i, key) => {
-    const kinds = [x === best[i][key] && "best", several && key === "many" && "starts"].filter(Boolean);
-    const shown = LESS_IS_BETTER.includes(key) ? decimal(x) : x === null ? NONE : (100 * x).toFixed(2);
+    const kinds = [x === best[i][key] && "best", several && key === KEYS[0] && "starts"].filter(Boolean);
+    const shown = !COLUMNS[key].percent ? decimal(x) : x === null ? NONE : (100 * x).toFixed(2);
     return html("td", { class: kinds.join(" ") || null }, shown);
   };
   const by = (classifier) => (order.key === "name" ? classifier.name : value(classifier, order.run, order.key));
@@ -65,8 +65,8 @@ function drawResults() {
     const side = ["before", "after"].find((side) => runs.some((run) => run[side].name === classifier.name));
     const numbers = runs.flatMap((_, i) => {
       const diverged = classifier.by[i]?.diverged;
-      if (diverged) return [html("td", { class: "note starts", colspan: 6 }, `diverged: ${cut(diverged, 60)}`)];
-      return Object.keys(METRICS).map((key) => cell(value(classifier, i, key), i, key));
+      if (diverged) return [html("td", { class: "note starts", colspan: KEYS.length }, `diverged: ${cut(diverged, 60)}`)];
+      return KEYS.map((key) => cell(value(classifier, i, key), i, key));
     });
     const marked = row(classifier.name, numbers);
     if (side) marked.firstChild.prepend(mark(side));

@@ -1,1 +1,1 @@
-"""The tables of the paper: its numbers as data, its rows as work, and ours beside its own."""
+"""The tables of the paper: its numbers, the experiments behind them, and our numbers beside them."""

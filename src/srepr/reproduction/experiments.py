@@ -1,22 +1,18 @@
-"""The paper's tables as rows: which network, which classifier on it, and what varies.
+"""The tables of the paper as rows: a network of stage 1, the head on it, and the setting that varies.
 
-A row is data. Two rows that name the same training share it, and two that name the same head share that, within a
-table and between tables.
+A row is data. Rows that name the same training or the same head share it, within a table and between tables.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from srepr.config import Retrain, Train, stage2_epochs
-from srepr.methods import Balance, Method
+from srepr.config import COLLECT_EPOCHS, Retrain, Stage1, Train, stage2_epochs
+from srepr.methods import TITLES, Method
 from srepr.methods import method as choose
-from srepr.tables import NAMES
-
-if TYPE_CHECKING:
-    from srepr.evaluation import Stage1
 
 SPLITS = ("many", "medium", "few", "acc")
 SCORES = ("acc", "nll", "ece")
@@ -27,33 +23,34 @@ MIXUP = 0.2
 TEMPERATURES = (1.0, 2.0, 5.0, 10.0, 20.0)
 WEIGHT_DECAYS = (1e-4, 2e-4, 3e-4, 4e-4, 5e-4)
 SWA_RATES = (0.02, 0.01, 0.005, 0.001)
+PUBLISHED = {"cmo": "ride-cmo", "ride": "ride", "sade": "sade", "bcl": "bcl"}
+"""Rows of the paper by a word in the file name of a checkpoint: the tensors of RIDE and SADE look the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A row of a table: a network of stage 1, and the head on it where there is one.
-
-    >>> Row(name="swa", label="SWA", train=Train(source="digits-lt")).head is None
-    True
-    """
+    """A row of a table: a network of stage 1, or a head on it."""
 
     name: str
-    """As in `srepr.reproduction.paper`."""
     label: str
     train: Train | None
-    """Stage 1, up to the seed; None where the number is other people's, which the paper quotes."""
+    """Stage 1, up to the seed; None for a number that the paper quotes from others."""
     stage1: Stage1 = "swa"
     head: str | None = None
-    """The name of the head in the run folder; None where the classifier of stage 1 itself is the row."""
+    """Name of the head in the run folder; None for the classifier of stage 1 itself."""
     method: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     """Choices of the method that the row changes."""
     retrain: Retrain = field(default_factory=Retrain)
     """Stage 2, up to the seed."""
     cold: bool = False
-    """Time is the point: the features are made for this row alone."""
+    """Compute the features for this row alone, so that its time includes them."""
     varied: dict[str, Any] = field(default_factory=dict)
-    """The settings that tell the rows of a sweep apart."""
+    """Settings that tell the rows of a sweep apart."""
+    start: Path | None = None
+    """Checkpoint that stage 1 starts from; default: random weights."""
+    paper_name: str = ""
+    """Name of the row in the paper's table; default: `name`."""
 
     @property
     def how(self) -> Method:
@@ -61,13 +58,18 @@ class Row:
         return choose(self.method, **self.changes)
 
 
-def network(train: Train, stage1: Stage1 = "swa") -> Row:
-    """The network of stage 1 as it is.
+def head_name(method: str, stage1: Stage1 = "swa") -> str:
+    """Default name of a head.
 
-    >>> network(Train(source="digits-lt"), "sgd").label
-    'SGD'
+    >>> head_name("crt"), head_name("crt", "sgd")
+    ('crt', 'sgd-crt')
     """
-    return Row(name=stage1, label=NAMES[stage1], train=train, stage1=stage1)
+    return method if stage1 == "swa" else f"{stage1}-{method}"
+
+
+def network(train: Train, stage1: Stage1 = "swa") -> Row:
+    """A network of stage 1 with its own classifier."""
+    return Row(name=stage1, label=TITLES[stage1], train=train, stage1=stage1)
 
 
 def head(train: Train, method: str, stage1: Stage1 = "swa") -> Row:
@@ -77,13 +79,13 @@ def head(train: Train, method: str, stage1: Stage1 = "swa") -> Row:
     >>> row.name, row.label
     ('sgd-crt', 'SGD + cRT')
     """
-    name = method if stage1 == "swa" else f"{stage1}-{method}"
-    label = f"{NAMES[stage1]} + {NAMES[method]}"
+    name = head_name(method, stage1)
+    label = f"{TITLES[stage1]} + {TITLES[method]}"
     return Row(name=name, label=label, train=train, stage1=stage1, head=name, method=method)
 
 
 def variant(row: Row, name: str, label: str, **changes: Any) -> Row:
-    """The same row with choices of its method changed, under a name of its own.
+    """The row under another name, with choices of its method changed.
 
     >>> variant(head(Train(source="digits-lt"), "srepr"), "srepr-cbs", "with CBS", balance="cbs").how.balance
     'cbs'
@@ -92,7 +94,7 @@ def variant(row: Row, name: str, label: str, **changes: Any) -> Row:
 
 
 def lws(train: Train, stage1: Stage1 = "swa") -> Row:
-    """LWS with a scale for each class: the paper writes one scalar down, but its numbers are those of this form.
+    """LWS with a scale for each class: the paper's formula has one scalar, but its numbers come from this form.
 
     >>> row = lws(Train(source="digits-lt"), "sgd")
     >>> row.label, row.how.head
@@ -104,23 +106,14 @@ def lws(train: Train, stage1: Stage1 = "swa") -> Row:
 
 
 def swa_crt(base: Train) -> list[Row]:
-    """Table 1: SGD and SWA, before and after cRT.
-
-    >>> [row.name for row in swa_crt(Train(source="digits-lt"))]
-    ['sgd', 'swa', 'sgd-crt', 'crt']
-    """
+    """Table 1: SGD and SWA, before and after cRT."""
     return [network(base, "sgd"), network(base), head(base, "crt", "sgd"), head(base, "crt")]
 
 
 def ablation(base: Train) -> list[Row]:
-    """Table 2 and its full form in the appendix: each balance, from SGD to SRepr step by step.
-
-    >>> [row.name for row in ablation(Train(source="digits-lt"))][-4:]
-    ['sgd-la', 'la', 'la-stochastic', 'srepr']
-    """
+    """Table 2 and its full form in the appendix: each balancing, from SGD to SRepr step by step."""
     rows = [network(base, "sgd"), network(base)]
-    plain: dict[Balance, str] = {"cbs": "crt", "grw": "grw", "la": "la"}  # the paper's plain CBS is cRT
-    for balance, method in plain.items():
+    for balance, method in {"cbs": "crt", "grw": "grw", "la": "la"}.items():  # the paper's plain CBS is cRT
         title, srepr = balance.upper(), head(base, "srepr")
         distilled = "srepr" if balance == "la" else f"{balance}-distilled"
         rows += [
@@ -133,27 +126,19 @@ def ablation(base: Train) -> list[Row]:
 
 
 def main(base: Train) -> list[Row]:
-    """Table 3: every method on SWA.
-
-    >>> [row.name for row in main(Train(source="digits-lt"))]
-    ['swa', 'crt', 'lws', 'la', 'disalign', 'srepr']
-    """
+    """Table 3: every method on SWA."""
     la, disalign, srepr = (head(base, method) for method in ("la", "disalign", "srepr"))
     return [network(base), head(base, "crt"), lws(base), la, disalign, srepr]
 
 
 def full(base: Train) -> list[Row]:
-    """The full results in the appendix, of ImageNet-LT, iNaturalist-2018 and both CIFARs: the same on SGD as well.
-
-    >>> len(full(Train(source="digits-lt")))
-    11
-    """
+    """The full results in the appendix, of ImageNet-LT, iNaturalist-2018 and both CIFARs: every method on SGD and SWA."""
     crt, la, disalign = (head(base, method, "sgd") for method in ("crt", "la", "disalign"))
     return [network(base, "sgd"), crt, lws(base, "sgd"), la, disalign, *main(base)]
 
 
 def temperature(base: Train) -> list[Row]:
-    """The temperature of the distillation; at the default one the head is that of the other tables.
+    """The temperature of the distillation; at the default, the head is shared with the other tables.
 
     >>> [row.head for row in temperature(Train(source="digits-lt"))][-2:]
     ['srepr-temperature-10', 'srepr']
@@ -169,11 +154,7 @@ def temperature(base: Train) -> list[Row]:
 
 
 def weight_decay(base: Train) -> list[Row]:
-    """The weight decay of stage 1, by what it does to SGD: the paper's values, and the recipe's own.
-
-    >>> [row.varied["weight_decay"] for row in weight_decay(Train(source="digits-lt"))]
-    [0.0001, 0.0002, 0.0003, 0.0004, 0.0005]
-    """
+    """The weight decay of stage 1, measured on SGD: the paper's values and the recipe's."""
     rows = []
     for value in sorted({*WEIGHT_DECAYS, base.optim.weight_decay}):
         row = network(replace(base, optim=replace(base.optim, weight_decay=value)), "sgd")
@@ -183,12 +164,7 @@ def weight_decay(base: Train) -> list[Row]:
 
 
 def swa_lr(base: Train) -> list[Row]:
-    """The learning rate while weights are captured: the paper's values, and the recipe's own.
-
-    >>> from srepr.recipes import RECIPES
-    >>> [row.varied["swa_lr"] for row in swa_lr(RECIPES["cifar100-lt"])]
-    [0.1, 0.02, 0.01, 0.005, 0.001]
-    """
+    """The learning rate while weights are captured: the paper's values and the recipe's."""
     rows = []
     for value in sorted({*SWA_RATES, base.optim.swa_lr}, reverse=True):
         shared = value == base.optim.swa_lr
@@ -198,11 +174,7 @@ def swa_lr(base: Train) -> list[Row]:
 
 
 def cost(base: Train) -> list[Row]:
-    """Seconds of stage 2 on the fly, cRT with twice the epochs of SRepr, and of SRepr with kept features.
-
-    >>> [row.name for row in cost(Train(source="digits-lt"))]
-    ['crt-2x', 'srepr-1x', 'srepr-1x-kept', 'crt-4x', 'srepr-2x', 'srepr-2x-kept']
-    """
+    """Seconds of stage 2: on the fly, cRT with twice the epochs of SRepr, and SRepr on cached features."""
     once = stage2_epochs(base.epochs)
     rows = []
     for times in (1, 2):
@@ -211,7 +183,7 @@ def cost(base: Train) -> list[Row]:
             row = replace(
                 row,
                 name=f"{method}-{factor}x{kept}",
-                label=f"{row.label}, {epochs} epochs, {'kept features' if kept else 'on the fly'}",
+                label=f"{row.label}, {epochs} epochs, {'cached features' if kept else 'on the fly'}",
                 head=f"cost-{method}-{epochs}-epochs{kept}",
                 retrain=Retrain(epochs=epochs, on_the_fly=on_the_fly),
                 cold=True,
@@ -222,11 +194,7 @@ def cost(base: Train) -> list[Row]:
 
 
 def representation(base: Train) -> list[Row]:
-    """Where the stochastic representations come from: draws of the weights, or views of the input.
-
-    >>> [row.how.representation for row in representation(Train(source="digits-lt"))]
-    ['deterministic', 'swag', 'augment']
-    """
+    """The source of the stochastic representations: draws of the weights, or augmented views of the input."""
     srepr = head(base, "srepr")
     return [
         head(base, "crt"),
@@ -236,11 +204,7 @@ def representation(base: Train) -> list[Row]:
 
 
 def mixup(base: Train) -> list[Row]:
-    """Mixup in stage 1, with cRT and with SRepr.
-
-    >>> [row.label for row in mixup(Train(source="digits-lt"))]
-    ['SWA + cRT', 'mixup, SWA + cRT', 'SWA + SRepr', 'mixup, SWA + SRepr']
-    """
+    """Stage 1 with and without mixup, under cRT and SRepr."""
     rows = []
     for method in ("crt", "srepr"):
         plain, mixed = head(base, method), head(replace(base, mixup=MIXUP, baseline=False), method)
@@ -250,11 +214,7 @@ def mixup(base: Train) -> list[Row]:
 
 
 def long_training(base: Train) -> list[Row]:
-    """Longer training, mixup and ResNeXt-50, beside the methods of others that the paper compares with.
-
-    >>> [row.train.epochs for row in long_training(Train(source="imagenet-lt", epochs=100)) if row.train]
-    [200, 180, 180, 300, 400]
-    """
+    """Longer training, mixup and ResNeXt-50, beside the published methods that the paper compares with."""
 
     def quoted(name: str, label: str) -> Row:
         return Row(name=name, label=label, train=None)
@@ -283,21 +243,46 @@ def long_training(base: Train) -> list[Row]:
     ]
 
 
+def combine(base: Train, *checkpoints: Path) -> list[Row]:
+    """Appendix B.4: other projects' checkpoints, before and after SWA + SRepr.
+
+    >>> [(row.name, row.paper_name) for row in combine(Train(source="cifar100-lt"), Path("sade_cifar100.pth"))]
+    [('sade_cifar100', 'sade'), ('sade_cifar100+srepr', 'sade+srepr')]
+    """
+    rows = []
+    for checkpoint in checkpoints:
+        name = checkpoint.stem
+        known = next((row for word, row in PUBLISHED.items() if word in name.lower()), name)
+        for suffix, label, row in (
+            ("", name, network(base, "sgd")),
+            ("+srepr", "  + SWA + SRepr", head(base, "srepr")),
+        ):
+            rows.append(replace(row, name=name + suffix, label=label, start=checkpoint, paper_name=known + suffix))
+    return rows
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper: its rows for a given stage 1, and what it shows of them.
+    """A table of the paper: its rows for a given stage 1, and the metrics that it shows.
 
     >>> [row.label for row in TABLES["swa-crt"].rows(Train(source="digits-lt"))]
     ['SGD', 'SWA', 'SGD + cRT', 'SWA + cRT']
     """
 
     title: str
-    rows: Callable[[Train], list[Row]]
+    rows: Callable[..., list[Row]]
+    """Called with the settings of stage 1, and for `combine` with the checkpoints."""
     columns: tuple[str, ...]
     part: Literal["test", "validation"] = "test"
-    """What the paper measures on; the test part stands in where a data set has no validation part."""
+    """The set that the paper measures on; data without a validation set are measured on the test set."""
     sources: tuple[str, ...] = LARGE
-    """Data sets to look for where none is named."""
+    """Default data sets."""
+    stage: str = "stage 1"
+    """What the number of epochs counts."""
+    epochs: int | None = None
+    """Number of epochs in the paper; default: as in the recipe of the data set."""
+    comparable: str = "the order of the rows"
+    """What can be compared with the paper on other data."""
 
 
 TABLES: dict[str, Table] = {
@@ -313,4 +298,12 @@ TABLES: dict[str, Table] = {
     "representation": Table("Source of the stochastic representation", representation, SCORES, "validation"),
     "mixup": Table("Mixup and SRepr", mixup, SCORES, "validation"),
     "long-training": Table("Longer training, against the state of the art", long_training, ("acc",)),
+    "combine": Table(
+        "Other projects' checkpoints, and SWA + SRepr on them",
+        combine,
+        SCORES,
+        stage="collection",
+        epochs=COLLECT_EPOCHS,
+        comparable="the direction of the changes",
+    ),
 }

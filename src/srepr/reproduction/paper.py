@@ -1,8 +1,8 @@
-"""The numbers of the paper's tables as data (paper.json), under the names that our own rows and data sets have.
+"""The numbers of the paper's tables (paper.json), under the names of our rows and data sets.
 
-    table -> data set -> row -> metric -> [mean, standard deviation or null], or "N/A" where the paper's run diverged
+    table -> data set -> row -> metric -> [mean, standard deviation or null], or "N/A" if the paper's run diverged
 
-Accuracies are in per cent, as printed. What the paper leaves empty is not there.
+Accuracies are in per cent, as printed. Empty cells of the paper are left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TITLES = {
     "cifar10-lt": "CIFAR10-LT",
     "cifar100-lt": "CIFAR100-LT",
 }
-"""The data sets of the paper, as it calls them."""
+"""The data sets of the paper with its names for them."""
 
 SAME_ROWS = ("swa-crt", "ablation", "main", "full", "cifar")
 """Tables of one experiment: a row of the same name in two of them is the same classifier on the same test set."""
@@ -29,7 +29,7 @@ Rows = dict[str, dict[str, Number]]
 
 @cache
 def tables() -> dict[str, dict[str, Rows]]:
-    """Every table.
+    """All tables.
 
     >>> tables()["main"]["imagenet-lt"]["srepr"]["acc"]
     [52.12, 0.06]
@@ -39,7 +39,7 @@ def tables() -> dict[str, dict[str, Rows]]:
 
 
 def numbers(table: str, source: str) -> tuple[str, Rows]:
-    """The paper's data set to compare with, and its rows: the same one, or else the one that the table is best for.
+    """The paper's data set to compare with and its rows: the same data set, or else the main one of the table.
 
     >>> name, rows = numbers("main", "cifar100-lt")
     >>> name, rows["srepr"]["few"]
@@ -56,7 +56,7 @@ def numbers(table: str, source: str) -> tuple[str, Rows]:
 
 
 def mean_of(number: Any) -> float | None:
-    """The mean of a number that is one.
+    """The mean; None without one.
 
     >>> mean_of([52.12, 0.06]), mean_of("N/A"), mean_of(None)
     (52.12, None, None)

@@ -1,34 +1,26 @@
-"""What a table measured, as records: how each number was made, down to the command line that makes it by hand."""
+"""The measurements behind a table as records: how each number was made, with the commands that make it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
-from srepr.config import Retrain, Train
-from srepr.recipes import settings_for
-from srepr.reproduction.experiments import EVERYTHING, TABLES, Row
-from srepr.reproduction.timing import trained_seconds
-from srepr.reproduction.work import Experiment, Results, every_row
+from srepr.config import Retrain, Stage1, Train, collect_settings, settings_for
+from srepr.reproduction.experiments import EVERYTHING, TABLES, Row, head_name
+from srepr.reproduction.plan import Experiment, Results
+from srepr.run.folder import flag, flatten
+from srepr.run.log import seconds_of_training
 
 Record = dict[str, Any]
 
 
 def records(experiment: Experiment, results: Results) -> list[Record]:
-    """What was measured, a record for each row and seed: how it was made, its metrics (fractions) and its seconds.
-
-    >>> from pathlib import Path
-    >>> experiment = Experiment(table="swa-crt", base=Train(source="digits-lt"), seeds=1, out=Path("O"))
-    >>> metrics = dict.fromkeys(EVERYTHING, 0.5)
-    >>> results = {experiment.run(experiment.base): {name: metrics for name in ("sgd", "swa", "sgd-crt", "crt")}}
-    >>> [(record["name"], record["acc"]) for record in records(experiment, results)]
-    [('sgd', 0.5), ('swa', 0.5), ('sgd-crt', 0.5), ('crt', 0.5)]
-    """
+    """A record for each row and seed: how it was made, its metrics (fractions) and its seconds."""
     found = []
-    for seed, row, settings in every_row(experiment):
-        run = experiment.run(settings)
+    for row, settings, run in experiment.runs():
         metrics = results[run][row.head or row.stage1]
         part, measured = part_of(metrics, TABLES[experiment.table].part)
         how = row.how if row.head else None
@@ -41,19 +33,19 @@ def records(experiment: Experiment, results: Results) -> list[Record]:
             "representation": how and how.representation,
             "distill": how and how.distill,
             "epochs": settings.epochs,
-            "seed": seed,
+            "seed": settings.seed,
             **row.varied,
             "part": part,
             **{name: measured.get(name) for name in EVERYTHING},
-            "seconds": metrics.get("seconds") if row.head else trained_seconds(run, row.stage1),
-            "command": command(experiment, row, settings),
+            "seconds": metrics.get("seconds") if row.head else stage1_seconds(run, row.stage1),
+            "command": command(row, settings, run, experiment.data_dir),
         }
         found.append(record | ({"diverged": metrics["diverged"]} if "diverged" in metrics else {}))
     return found
 
 
 def part_of(metrics: Mapping[str, Any], wanted: str) -> tuple[str | None, Mapping[str, Any]]:
-    """The part of the data that is looked at, and the metrics on it: the wanted one where there is one.
+    """The set that is reported and the metrics on it: the wanted one, or else the one that there is.
 
     >>> part_of({"acc": 0.5}, "validation")
     ('test', {'acc': 0.5})
@@ -67,47 +59,52 @@ def part_of(metrics: Mapping[str, Any], wanted: str) -> tuple[str | None, Mappin
     return "test", metrics
 
 
-def command(experiment: Experiment, row: Row, settings: Train) -> str:
-    """What makes a row by hand, as it is typed.
+def stage1_seconds(run: Path, stage1: Stage1) -> float | None:
+    """Training time of a network of stage 1, from the log of its run; None without a log of it.
 
-    >>> from pathlib import Path
-    >>> settings = replace(settings_for("digits-lt"), epochs=4, baseline=True, seed=1)
-    >>> experiment = Experiment(table="main", base=settings, seeds=2, out=Path("O"))
-    >>> print(command(experiment, experiment.rows[1], settings).replace(" && ", chr(10)))
-    srepr train digits-lt --epochs 4 --baseline --seed 1 --out O/stage1/digits-lt-4-epochs-seed1
-    srepr retrain O/stage1/digits-lt-4-epochs-seed1 --method crt --seed 1
+    >>> stage1_seconds(getfixture("tmp_path"), "swa") is None
+    True
     """
-    run = str(experiment.run(settings))
-    place = ["--data-dir", str(experiment.data_dir)] if experiment.data_dir else []
-    words = ["srepr", "train", settings.source, *place, *flags(settings, settings_for(settings.source)), "--out", run]
+    seconds = [value for branch, value in seconds_of_training(run).items() if branch in ("trunk", stage1)]
+    return round(sum(seconds), 1) if seconds else None
+
+
+def command(row: Row, settings: Train, run: Path, data_dir: Path | None = None) -> str:
+    """The commands that make a row.
+
+    >>> from srepr.reproduction.experiments import head
+    >>> settings = replace(settings_for("digits-lt"), epochs=4, baseline=True, seed=1)
+    >>> print(command(head(settings, "crt"), settings, Path("O/stage1/run")).replace(" && ", chr(10)))
+    srepr train digits-lt --epochs 4 --baseline --seed 1 --out O/stage1/run
+    srepr retrain O/stage1/run --method crt --seed 1
+    """
+    recipe = settings_for(settings.source)
+    train = [
+        *("srepr", "train", settings.source),
+        *(["--from", str(row.start)] if row.start else []),
+        *(["--data-dir", str(data_dir)] if data_dir else []),
+        *flags(settings, collect_settings(recipe) if row.start else recipe),
+        *("--out", str(run)),
+    ]
     if row.head is None:
-        return shlex.join(words)
-    choices = [word for name, value in row.changes.items() if name != "distill" for word in (f"--{name}", value)]
-    usual = row.method if row.stage1 == "swa" else f"{row.stage1}-{row.method}"
-    head = [
-        *("srepr", "retrain", run, "--method", row.method),
-        *(choices if "distill" not in row.changes else [*choices, "--no-distill"]),
+        return shlex.join(train)
+    retrain = [
+        *("srepr", "retrain", str(run), "--method", row.method),
+        *(word for name, value in row.changes.items() if name != "distill" for word in (flag(name), value)),
+        *(["--no-distill"] if "distill" in row.changes else []),
         *(["--stage1", row.stage1] if row.stage1 != "swa" else []),
         *flags(replace(row.retrain, seed=settings.seed), Retrain()),
-        *(["--name", row.head] if row.head != usual else []),
+        *(["--name", row.head] if row.head != head_name(row.method, row.stage1) else []),
     ]
-    return f"{shlex.join(words)} && {shlex.join(head)}"
+    return f"{shlex.join(train)} && {shlex.join(retrain)}"
 
 
 def flags(settings: Train | Retrain, default: Train | Retrain) -> list[str]:
-    """The options that make the settings out of the default ones.
+    """The options that turn the default settings into these.
 
     >>> flags(Retrain(temperature=5, on_the_fly=True), Retrain())
     ['--on-the-fly', '--temperature', '5']
     """
-
-    def changed(new: dict[str, Any], old: dict[str, Any], prefix: str) -> Iterator[str]:
-        for name, value in new.items():
-            if isinstance(value, dict):
-                yield from changed(value, old[name], "" if name == "data" else f"{name}.")
-            elif value != old[name]:
-                yield f"--{prefix}{name.replace('_', '-')}"
-                if value is not True:
-                    yield str(value)
-
-    return list(changed(asdict(settings), asdict(default), ""))
+    usual = flatten(asdict(default))
+    changed = {name: value for name, value in flatten(asdict(settings)).items() if value != usual[name]}
+    return [word for name, value in changed.items() for word in (flag(name), str(value)) if word != "True"]

@@ -1,0 +1,204 @@
+"""Stage 1 around your own network: both stages in one call, or a posterior around a network that is already trained.
+
+    fit       SGD on a warmed-up cosine, SWA from 75 % on, then stage 2            (paper, sections 2 and 4)
+    collect   a few epochs of SGD at a constant rate, captured after each          (paper, appendix B.4)
+
+Any module, any loader and any loss of the form (logits, labels) -> scalar work. The given model is never changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+
+from srepr.anymodel.network import HALF
+from srepr.anymodel.retrain import chosen, retrain
+from srepr.balance import balancing
+from srepr.classifier import Classifier
+from srepr.config import BATCH_SIZE, COLLECT_EPOCHS, Optim, first_capture, stage2_epochs
+from srepr.data.inputs import seeded
+from srepr.data.loaders import as_labels, count_labels, shuffled, split
+from srepr.errors import InputError
+from srepr.models.call import call, eval_mode
+from srepr.models.hardware import default_device
+from srepr.models.split import duplicate, find_classifier
+from srepr.posterior import Posterior
+from srepr.progress import Progress
+from srepr.representation import Batch, Epoch, Learner, Loss, descend, plan, sgd
+
+
+def fit(
+    model: nn.Module,
+    train: Any,
+    *,
+    epochs: int,
+    method: str = "srepr",
+    lr: float = 0.1,
+    swa_lr: float | None = None,
+    weight_decay: float = 5e-4,
+    momentum: float = 0.9,
+    warmup_epochs: float | None = None,
+    swa_start: float = 0.75,
+    batch_size: int = BATCH_SIZE,
+    loss: Loss = F.cross_entropy,
+    classifier: str | None = None,
+    class_counts: Iterable[int] | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+    **stage2: Any,
+) -> Classifier:
+    """Train a network from where it stands and re-train its classifier; returns a module that is called like yours.
+
+    `train` is a DataLoader, which keeps its order and batches, or a Dataset or (inputs, labels), which is shuffled in
+    every epoch. The default `lr` suits networks with BatchNorm that are trained from scratch; transformers and
+    fine-tuning want a tenth of it or less. `swa_lr` defaults to a fifth of `lr`, and the warm-up to one epoch, at most
+    a tenth of all. `stage2` takes the keywords of `srepr.retrain`; those that stage 1 has as well are prefixed:
+    `stage2_epochs` (default: a tenth of `epochs`, at least 10), `stage2_lr`, `stage2_batch_size` and so on.
+
+    >>> model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> x = torch.randn(220, 2) + torch.tensor([3.0, 0.0]) * (torch.arange(220) >= 200).unsqueeze(1)
+    >>> y = (torch.arange(220) >= 200).long()
+    >>> better = fit(model, (x, y), epochs=8, quiet=True)
+    >>> better(torch.tensor([[3.0, 0.0], [-1.0, 0.0]])).argmax(1)
+    tensor([1, 0])
+    """
+    if epochs < 1:
+        raise InputError(f"`epochs` is {epochs}: at least 1 is needed")
+    optim = Optim(
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        warmup_epochs=min(1.0, 0.1 * epochs) if warmup_epochs is None else warmup_epochs,
+        swa_lr=lr / 5 if swa_lr is None else swa_lr,
+        swa_start=swa_start,
+    )
+    schedule = plan(epochs, first_capture(swa_start, epochs))
+    # Whatever stage 2 would refuse is refused now, and not after the hours of stage 1.
+    size = getattr(train, "batch_size", None) or batch_size  # stage 2 has the batches of stage 1, also a DataLoader's
+    keywords: dict[str, Any] = {"epochs": stage2_epochs(epochs), "batch_size": size, "seed": seed}
+    keywords |= {name.removeprefix("stage2_"): value for name, value in stage2.items()}
+    how, settings = chosen(method, **keywords)
+    if how.representation == "swag" and [epoch.branch for epoch in schedule].count("swa") < 2:
+        raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
+    start = begin(model, train, batch_size, classifier, seed)
+    with seeded(start.batches, seed):
+        counts = count_labels(train, start.classes) if class_counts is None else list(class_counts)
+    balancing(how.balance, counts, settings.rho)
+    posterior = captured(start, optim, schedule, loss=loss, seed=seed, quiet=quiet, what="stage 1")
+    finished = retrain(posterior, train, method, class_counts=counts, quiet=quiet, **keywords)
+    return finished.to(next(chain(model.parameters(), model.buffers())).device)
+
+
+def collect(
+    model: nn.Module,
+    train: Any,
+    *,
+    epochs: int = COLLECT_EPOCHS,
+    lr: float,
+    weight_decay: float = 5e-4,
+    momentum: float = 0.9,
+    batch_size: int = BATCH_SIZE,
+    loss: Loss = F.cross_entropy,
+    classifier: str | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> Posterior:
+    """A posterior around a network that is already trained: SGD at a constant rate, captured after every epoch.
+
+    Choose an `lr` at which the training still moved, for example a tenth of its initial rate. A larger one makes the
+    draws differ more; one that is too large costs accuracy.
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> posterior = collect(model, (torch.randn(40, 2), torch.arange(40) % 2), epochs=3, lr=0.01, quiet=True)
+    >>> posterior.count
+    3
+    """
+    if epochs < 2:
+        raise InputError(f"`epochs` is {epochs}: at least two captures are needed for a spread")
+    optim = Optim(lr=lr, swa_lr=lr, momentum=momentum, weight_decay=weight_decay, warmup_epochs=0, swa_start=0)
+    start = begin(model, train, batch_size, classifier, seed)
+    return captured(start, optim, plan(epochs, 0), loss=loss, seed=seed, quiet=quiet, what="collect")
+
+
+@dataclass(frozen=True)
+class Start:
+    """A copy of the network to train, its data in batches, and its empty posterior."""
+
+    network: nn.Module
+    batches: Iterable[Any]
+    posterior: Posterior
+    classes: int
+
+
+def begin(model: nn.Module, train: Any, batch_size: int, classifier: str | None, seed: int) -> Start:
+    """Copy the model and learn from the first batch what its classifier and its classes are.
+
+    >>> start = begin(nn.Sequential(nn.LazyLinear(5)), (torch.zeros(4, 2), torch.arange(4)), 2, None, seed=0)
+    >>> start.posterior.classifier, start.classes
+    ('0', 5)
+    """
+    network, batches = duplicate(model), shuffled(train, batch_size=batch_size)
+    given = next(chain(network.parameters(), network.buffers()), None)
+    if given is None or given.device.type == "cpu":
+        network = network.to(default_device())
+    if any(parameter.dtype in HALF for parameter in network.parameters()):
+        network = network.float()  # a small step of SGD is lost in half precision; the posterior keeps it
+    lazy = any(is_lazy(parameter) for parameter in network.parameters())
+    with seeded(batches, seed):
+        first = next(iter(batches), None)
+        if first is None:
+            raise InputError("the data has no examples: check where it is read from")
+        inputs, _ = split(first)
+        with torch.no_grad(), eval_mode(network):
+            logits = call(network, inputs)  # also gives lazy layers their weights
+        name = find_classifier(network, inputs, name=classifier)
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise InputError("no parameter of the model requires a gradient: unfreeze those to train")
+    return Start(network, batches, Posterior(network if lazy else model, classifier=name), logits.shape[-1])
+
+
+def captured(
+    start: Start, optim: Optim, schedule: list[Epoch], *, loss: Loss, seed: int, quiet: bool, what: str
+) -> Posterior:
+    """The posterior over the weights that the schedule captures."""
+    network, data = start.network, start.batches
+    normalises = any(isinstance(module, _BatchNorm) for module in network.modules())
+    steps = _count(data, seed)
+
+    def batches(index: int, epoch: Epoch, first: int) -> Iterator[Batch]:
+        fed = False
+        # The loader's order and the network's dropout follow from the seed; no global generator moves.
+        with seeded(data, int(np.random.SeedSequence((seed, epoch.number)).generate_state(1)[0])):
+            for inputs, labels in map(split, data):
+                if normalises and len(labels) < 2:
+                    progress.advance()
+                    continue  # a single example has no statistics
+                fed = True
+                labels = as_labels(labels, start.classes)
+                yield Batch(inputs, labels, labels)
+        if not fed:
+            raise InputError("no batch has two examples, which BatchNorm needs: raise `batch_size`")
+
+    learner = Learner(network, sgd(network, optim), start.posterior)
+    with Progress(what, total=len(schedule) * steps, quiet=quiet) as progress:
+        for _ in descend(learner, schedule, batches, optim=optim, loss=loss, steps=steps, advance=progress.advance):
+            pass
+    return start.posterior
+
+
+def _count(batches: Iterable[Any], seed: int) -> int:
+    """How many batches there are; a stream that does not say is read once."""
+    try:
+        return len(batches)  # type: ignore[arg-type]
+    except TypeError:
+        with seeded(batches, seed):
+            return sum(1 for _ in batches)

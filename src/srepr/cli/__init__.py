@@ -1,0 +1,178 @@
+"""The command line: words in, the command of that verb run, mistakes as one line and exit code 2."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Protocol, cast, get_args, get_origin, get_type_hints
+
+import tyro
+
+from srepr import __version__
+from srepr.cli.analyze import AnalyzeCommand
+from srepr.cli.data import DataCommand
+from srepr.cli.demo import DemoCommand
+from srepr.cli.doctor import DoctorCommand
+from srepr.cli.evaluate import EvaluateCommand
+from srepr.cli.export import ExportCommand
+from srepr.cli.import_ import ImportCommand
+from srepr.cli.predict import PredictCommand
+from srepr.cli.report import ReportCommand
+from srepr.cli.reproduce import ReproduceCommand
+from srepr.cli.retrain import RetrainCommand
+from srepr.cli.train import TrainCommand, train_default
+from srepr.errors import InputError, unknown
+
+USAGE = """usage: srepr VERB ...
+
+Long-tailed classification: a better model for rare classes, and probabilities that can be believed.
+
+  srepr demo                               the whole method on embedded digits, in a minute
+  srepr data list|get|check|show           data sets: which, fetch, verify, picture of the classes
+  srepr train SOURCE --out R               stage 1: SGD, SWA and the SWAG posterior
+  srepr retrain R --method srepr           stage 2: the classifier, on stochastic features
+  srepr evaluate R                         the metrics of everything in a run folder
+  srepr analyze R                          the paper's analyses: numbers, and figures for print
+  srepr report R -o report.html            one page: what changed, class by class
+  srepr reproduce NAME                     the paper's tables, our numbers beside its own
+  srepr predict R INPUT... -o out.csv      label, probability and uncertainty of images, tables, arrays
+  srepr export R --format onnx -o FILE     a file to deploy: safetensors, torch.export or ONNX
+  srepr import CHECKPOINT --out R          another project's network as a run folder, read without executing it
+  srepr doctor                             what this machine can do
+
+Every verb takes --help. Example: srepr train digits-lt --out runs/digits --baseline
+"""
+
+
+class Command(Protocol):
+    """A verb: its fields are the arguments, its docstring the help."""
+
+    EXAMPLE: ClassVar[str]
+
+    def run(self) -> None:
+        """Do it and print."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 is success, 2 is input that the one line on stderr says how to mend.
+
+    >>> main(["--version"])
+    srepr 0.1.0
+    0
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(USAGE, end="")
+        return 0
+    if words[0] == "--version":
+        print(f"srepr {__version__}")
+        return 0
+    kind = VERBS.get(words[0])
+    try:
+        if kind is None:
+            raise unknown("command", words[0], VERBS, hint=". See: srepr --help")
+        parse(words[0], words[1:]).run()
+        sys.stdout.flush()
+    except InputError as error:
+        return complain(str(error) if kind is None else in_flags(str(error), kind))
+    except BrokenPipeError:  # the reader has seen enough; Python would complain about the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return complain(f"{error.filename or 'the file system'}: {error.strerror or error}. Free space or fix access.")
+    except KeyboardInterrupt:
+        complain("stopped. The same command goes on from the last kept state.")
+        return 130
+    return 0
+
+
+def complain(line: str) -> int:
+    """Say what is wrong in one line; the exit code for it."""
+    print(f"srepr: {' '.join(line.split())}", file=sys.stderr)
+    return 2
+
+
+def in_flags(message: str, kind: type) -> str:
+    """A message of the library with its arguments, which stand in backticks, as the flags of a command.
+
+    >>> in_flags("`lr` is -1: it must be above 0; see `srepr train`", TrainCommand)
+    '--optim.lr is -1: it must be above 0; see `srepr train`'
+    """
+    known = dict(flags(kind))
+    return re.sub(r"`([a-z]\w*(?:\.\w+)*)`", lambda found: known.get(found[1], found[0]), message)
+
+
+def flags(kind: type, path: str = "", prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(argument, flag) for every argument of a command, under its own name and under its dotted one.
+
+    >>> dict(flags(TrainCommand))["optim.swa_lr"]
+    '--optim.swa-lr'
+    """
+    for name, annotation in get_type_hints(kind, include_extras=True).items():
+        plain, marks = annotation, tuple[Any, ...]()
+        while get_origin(plain) is Annotated:
+            plain, *found = get_args(plain)
+            marks = (*marks, *found)
+        renamed = next((mark.name for mark in marks if getattr(mark, "name", None) is not None), name)
+        if dataclasses.is_dataclass(plain):
+            inner = f"{path}{name}." if renamed or name == "data" else path
+            yield from flags(cast(type, plain), inner, f"{prefix}{renamed}." if renamed else prefix)
+        else:
+            flag = f"--{prefix}{renamed.replace('_', '-')}"
+            yield name, flag
+            yield path + name, flag
+
+
+def parse(verb: str, words: Sequence[str]) -> Command:
+    """The command with its arguments; a mistake in them becomes one line.
+
+    >>> parse("train", ["digits-lt", "--out", "R", "--epoch", "3"])
+    Traceback (most recent call last):
+    srepr.errors.InputError: Unrecognized options: --epoch, 3, did you mean --epochs? See: srepr train --help
+    """
+    kind = VERBS[verb]
+    default = train_default(words) if kind is TrainCommand else tyro.MISSING_NONPROP
+    description = f"{kind.__doc__}\n\nExample: {kind.EXAMPLE}"
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return tyro.cli(kind, args=list(words), prog=f"srepr {verb}", description=description, default=default)
+    except SystemExit as exit_:
+        if not exit_.code:
+            raise
+        raise InputError(f"{in_one_line(complaint.getvalue())} See: srepr {verb} --help") from None
+
+
+def in_one_line(box: str) -> str:
+    r"""The complaint in tyro's frame as one line, without what --help says as well.
+
+    >>> in_one_line("+- Error -+\n| Unknown: --epoch |\n| --- |\n| Perhaps you meant: |\n| --epochs INT |\n+---+")
+    'Unknown: --epoch, did you mean --epochs?'
+    """
+    text = re.sub(r"[^\x20-\x7e\n]|(?<!\S)[-+|]+(?!\S)", " ", box)  # the frame and its rules, in either alphabet
+    _title, _, body = text.partition("\n")
+    complaint, *others = [" ".join(part.split()) for part in re.split(r"\n\s*\n", body) if part.strip()]
+    line = re.sub(r"^Error parsing [\w.]+: (?=`)", "", complaint)
+    hint = re.search(r"Perhaps you meant: (--\S+)", " ".join(others))
+    return f"{line}, did you mean {hint[1]}?" if hint else line.rstrip(".") + "."
+
+
+VERBS: dict[str, type[Command]] = {
+    "demo": DemoCommand,
+    "data": DataCommand,
+    "train": TrainCommand,
+    "retrain": RetrainCommand,
+    "evaluate": EvaluateCommand,
+    "analyze": AnalyzeCommand,
+    "report": ReportCommand,
+    "reproduce": ReproduceCommand,
+    "predict": PredictCommand,
+    "export": ExportCommand,
+    "import": ImportCommand,
+    "doctor": DoctorCommand,
+}

@@ -1,0 +1,67 @@
+"""`srepr predict`: what a trained model says of images, tables and arrays."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from srepr.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictCommand:
+    """Label, probability and uncertainty of images, folders, a CSV file or arrays, a row for each as it is known."""
+
+    EXAMPLE: ClassVar[str] = "srepr predict runs/birds photos -o birds.csv --top 3"
+
+    model: Positional[Annotated[Path, arg(metavar="RUN|MODEL.safetensors")]]
+    """A run folder, or a model written by `srepr export`."""
+    inputs: Positional[Annotated[tuple[Path, ...], arg(metavar="INPUT...")]]
+    """Images, folders (with all below them), a CSV with a column `path` or with numbers, arrays in an .npz or .npy."""
+    head: str | None = None
+    """Which head of the run (srepr when not given, or else the newest); swa and sgd are the networks of stage 1."""
+    out: Annotated[Path | None, arg(aliases=["-o"])] = None
+    """A .csv or .jsonl file; standard output when not given."""
+    format: Literal["csv", "jsonl"] | None = None
+    """csv, or jsonl (a JSON object on each line); by the name of the file when not given."""
+    top: int = 1
+    """How many labels for each input, the most probable first."""
+    prior: str | None = None
+    """How often the classes come where the model is used: uniform, train, a file, or a list 0.7,0.2,0.1."""
+    batch_size: int = 64
+    """Inputs at a time."""
+    workers: int = 2
+    """Processes that decode image files."""
+    skip_bad_images: Annotated[bool, FlagCreatePairsOff] = False
+    """Go on without images that cannot be decoded, and count them."""
+
+    def run(self) -> None:
+        """Predict, and write row by row."""
+        from srepr.classifier import columns
+        from srepr.data.unlabelled import read_unlabelled
+        from srepr.deploy.predict import write_rows
+        from srepr.deploy.prior import read_prior
+        from srepr.run.load import load
+
+        if not self.inputs:
+            raise InputError(
+                "there is nothing to predict. Name images, folders, a CSV file or arrays after the model."
+            )
+        classifier = load(self.model, self.head)
+        about = classifier.about
+        assert about is not None
+        if self.prior is not None:
+            classifier = classifier.with_prior(read_prior(self.prior, about))
+        rows = classifier.rows(
+            read_unlabelled(self.inputs, about, skip_bad_images=self.skip_bad_images),
+            top=self.top,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            quiet=self.out is None and sys.stdout.isatty(),  # the rows on the screen are progress enough
+        )
+        form = self.format or ("jsonl" if self.out is not None and self.out.suffix == ".jsonl" else "csv")
+        write_rows(rows, columns(self.top), self.out, form)

@@ -1,0 +1,80 @@
+"""`srepr retrain`: stage 2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from srepr.cli.output import show_results
+from srepr.config import Retrain, Stage1
+from srepr.errors import InputError
+from srepr.methods import METHODS, Representation, Start
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainCommand:
+    """Stage 2: re-train the classifier on frozen features; several methods share one feature cache."""
+
+    EXAMPLE: ClassVar[str] = "srepr retrain runs/cifar100 --method crt lws la disalign srepr"
+
+    run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
+    """Run folder made by `srepr train`."""
+    method: Annotated[tuple[str, ...], arg(help=f"One or several methods: {', '.join(METHODS)}.")] = ("srepr",)
+    name: str | None = None
+    """Name of the head; default: the method's name."""
+    stage1: Stage1 = "swa"
+    """Network: the averaged one, or the SGD baseline."""
+    head: str | None = None
+    """Head to train (linear, lws, lws-per-class, disalign, tau-norm or ncm); overrides the method's."""
+    start: Start | None = None
+    """Initial weights of the head; overrides the method's."""
+    balance: str | None = None
+    """Class balancing (cbs, grw, la or none); overrides the method's."""
+    representation: Representation | None = None
+    """Features that the head sees; overrides the method's."""
+    distill: FlagCreatePairsOff[bool] = False
+    """Distil, even if the method does not."""
+    no_distill: FlagCreatePairsOff[bool] = False
+    """Do not distil, even if the method does."""
+    settings: Annotated[Retrain, arg(name="")] = field(default_factory=Retrain)
+    data_dir: Path | None = None
+    """Folder with the run's data, if they have moved."""
+    workers: int = 2
+    """Processes that decode image files."""
+    compile: bool = False
+    """Compile the feature extractors, once for all draws."""
+    overwrite: bool = False
+    """Replace a head of the same name that has other settings."""
+    json: bool = False
+    """Print the metrics as JSON."""
+
+    def run(self) -> None:
+        """Re-train, then print the table."""
+        from srepr.methods import method as choose
+        from srepr.run.retrain import retrain_run
+
+        if self.name and len(self.method) > 1:
+            raise InputError("`name` is for one method. Leave it out, or give one `method`.")
+        if self.distill and self.no_distill:
+            raise InputError("`distill` and `no_distill` exclude each other. Leave one of them out.")
+        changes = {name: getattr(self, name) for name in ("head", "start", "balance", "representation")}
+        changes["distill"] = self.distill if self.distill or self.no_distill else None
+        prefix = "sgd-" if self.stage1 == "sgd" else ""
+        results = retrain_run(
+            self.run_folder,
+            {self.name or prefix + method: choose(method, **changes) for method in self.method},
+            self.settings,
+            stage1=self.stage1,
+            data_dir=self.data_dir,
+            workers=self.workers,
+            compiled=self.compile,
+            overwrite=self.overwrite,
+            quiet=self.json,
+        )
+        show_results(results, str(self.run_folder), as_json=self.json)
+        diverged = [metrics["diverged"] for metrics in results.values() if "diverged" in metrics]
+        if diverged:
+            raise InputError(" ".join(diverged))

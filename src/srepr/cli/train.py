@@ -1,0 +1,72 @@
+"""`srepr train`: stage 1."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import tyro
+from tyro.conf import Positional, arg
+
+from srepr.cli.output import show_results
+from srepr.config import RECIPES, Data, Machine, Train, collect_settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings(Train):
+    """Stage 1, as its settings are typed."""
+
+    source: Positional[Annotated[str, arg(metavar="SOURCE")]]
+    """cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18 or digits-lt; or your own folder, .csv or .npz."""
+    data: Annotated[Data, arg(name="")] = field(default_factory=Data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCommand:
+    """Stage 1: train with SGD, average with SWA, collect the SWAG posterior, evaluate; or resume where it stopped."""
+
+    EXAMPLE: ClassVar[str] = "srepr train cifar100-lt --data-dir data --out runs/cifar100 --baseline"
+
+    settings: Annotated[TrainSettings, arg(name="")]
+    out: Path
+    """Run folder. An unfinished run resumes with the same command."""
+    data_dir: Path | None = None
+    """Folder with the files of the data set."""
+    start: Annotated[Path | None, arg(name="from")] = None
+    """Start from a trained network, a run folder or a checkpoint: collects its posterior in a few epochs (default 10)
+    at the constant learning rate --optim.swa-lr."""
+    machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
+    json: bool = False
+    """Print the results as JSON."""
+
+    def run(self) -> None:
+        """Train, then print the table."""
+        from srepr.importing.start import start_network
+        from srepr.run.devices import process_rank
+        from srepr.run.train import train
+
+        start = None if self.start is None else partial(start_network, self.start)
+        results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine, start=start)
+        if process_rank() > 0:
+            return
+        show_results(results, f"{self.settings.source}, seed {self.settings.seed}", as_json=self.json)
+
+
+def train_default(words: Sequence[str]) -> TrainCommand:
+    """The defaults of `srepr train`: those of the recipe named among the words, or of your own data.
+
+    >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
+    200
+    >>> train_default(["cifar100-lt", "--from", "ride.pth", "--out", "R"]).settings.captures
+    10
+    """
+    paths = ("--out", "--data-dir", "--from")
+    named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
+    recipe = next((RECIPES[word] for word in named if word in RECIPES), Train(source=tyro.MISSING))
+    if any(word.split("=")[0] == "--from" for word in words):
+        recipe = collect_settings(recipe)
+    return TrainCommand(settings=TrainSettings(**vars(recipe)), out=tyro.MISSING)

@@ -1,0 +1,154 @@
+"""What the library accepts as data: a DataLoader, a Dataset, a pair of arrays or an iterable of batches.
+
+A batch is (inputs, labels), or a dict that holds "labels" (Hugging Face). Everything else in the library sees only
+`loader`, `shuffled` and `split`.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
+
+from srepr.errors import InputError
+
+ACCEPTED = "pass a DataLoader, a Dataset or (inputs, labels)"
+
+
+def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
+    """Batches of the data, in order, that can be read again and again; a DataLoader is taken as it is.
+
+    Numpy inputs of any float precision become torch's default dtype, which is what a model expects.
+
+    >>> batches = loader((np.zeros((5, 2)), [0, 1, 1, 0, 2]), batch_size=3)
+    >>> [labels.tolist() for inputs, labels in batches]
+    [[0, 1, 1], [0, 2]]
+    """
+    if isinstance(data, DataLoader):
+        return data
+    if isinstance(data, str | bytes | Mapping):
+        raise InputError(f"the data is a {type(data).__name__}: {ACCEPTED}")
+    if isinstance(data, Iterator):
+        raise InputError("a generator can be read only once: pass a DataLoader or a Dataset")
+    if isinstance(data, tuple | list):
+        if len(data) != 2 or not isinstance(data[0], np.ndarray | Tensor):
+            return data  # a list of batches
+        inputs, labels = torch.as_tensor(data[0]), as_labels(data[1])
+        if isinstance(data[0], np.ndarray) and inputs.is_floating_point():
+            inputs = inputs.to(torch.get_default_dtype())
+        if len(inputs) != len(labels):
+            raise InputError(f"there are {len(inputs)} inputs but {len(labels)} labels: pass one label for each input")
+        return DataLoader(TensorDataset(inputs, labels), batch_size=batch_size)
+    if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
+        return DataLoader(data, batch_size=batch_size)
+    if isinstance(data, Iterable):
+        return data
+    raise InputError(f"the data is a {type(data).__name__}: {ACCEPTED}")
+
+
+def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> Iterable[Any]:
+    """Batches in random order: a new order in every pass, or with a `seed` always the same one.
+
+    A DataLoader, a stream or a list of batches keeps the order it has.
+
+    >>> [labels.tolist() for _, labels in shuffled((torch.zeros(5, 2), [0, 0, 0, 1, 1]), seed=0)]
+    [[0, 1, 1, 0, 0]]
+    """
+    batches = loader(data, batch_size=batch_size)
+    if batches is data or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return batches
+    if seed is None:
+        return DataLoader(batches.dataset, batch_size=batch_size, shuffle=True)
+    order = np.random.default_rng(seed).permutation(len(batches.dataset))  # type: ignore[arg-type]
+    return DataLoader(Subset(batches.dataset, order.tolist()), batch_size=batch_size)
+
+
+def split(batch: Any) -> tuple[Any, Tensor]:
+    """The inputs and the int64 labels [B] of one batch.
+
+    >>> split((torch.zeros(2, 3), torch.tensor([4, 0])))[1]
+    tensor([4, 0])
+    >>> split({"input_ids": torch.tensor([[7, 8]]), "labels": torch.tensor([1])})
+    ({'input_ids': tensor([[7, 8]])}, tensor([1]))
+    """
+    if isinstance(batch, Mapping):
+        for key in ("labels", "label"):
+            if key in batch:
+                return {name: value for name, value in batch.items() if name != key}, as_labels(batch[key])
+        raise InputError(f"the batch has no 'labels' among {sorted(batch)}: rename the column of the labels")
+    if isinstance(batch, tuple | list) and len(batch) == 2:
+        return batch[0], as_labels(batch[1])
+    raise InputError(
+        "a batch must be (inputs, labels), ((input, input), labels) or a dict with 'labels': check the Dataset or its"
+        " collate_fn"
+    )
+
+
+def as_labels(values: Any, classes: int | None = None) -> Tensor:
+    """Labels as an int64 tensor [B], checked to be class numbers, and below `classes` where that is given.
+
+    >>> as_labels(np.array([2, 0], dtype=np.uint8), classes=3)
+    tensor([2, 0])
+    >>> as_labels([0.0, 1.0])
+    Traceback (most recent call last):
+    srepr.errors.InputError: labels are float64: pass whole class numbers 0, 1, ..., one for each example
+    """
+    if isinstance(values, Tensor):
+        whole = not (values.is_floating_point() or values.is_complex())
+    else:
+        values = np.asarray(values)
+        whole = values.dtype.kind in "biu"
+    if not whole:
+        raise InputError(f"labels are {values.dtype}: pass whole class numbers 0, 1, ..., one for each example")
+    labels = values.long() if isinstance(values, Tensor) else torch.from_numpy(values.astype(np.int64))
+    if labels.dim() != 1:
+        raise InputError(f"labels have shape {list(labels.shape)}: pass one class number for each example, [B]")
+    if len(labels) and labels.min() < 0:
+        raise InputError(f"label {int(labels.min())} is negative: number the classes 0, 1, ...")
+    if classes is not None and len(labels) and labels.max() >= classes:
+        raise InputError(
+            f"label {int(labels.max())} is out of range: with {classes} classes the last is {classes - 1}"
+        )
+    return labels
+
+
+def count_labels(data: Any, classes: int | None = None) -> list[int]:
+    """Examples of each class: from the labels a dataset keeps in memory where it does, else by one pass over it.
+
+    >>> count_labels((torch.zeros(5, 2), torch.tensor([0, 1, 1, 3, 0])))
+    [2, 2, 0, 1]
+    >>> count_labels((torch.zeros(2, 2), torch.tensor([0, 1])), classes=3)
+    [1, 1, 0]
+    """
+    batches = loader(data)
+    stored = None
+    if isinstance(batches, DataLoader):
+        # A subset sampler leaves examples out; any other only reorders or re-weighs the dataset's.
+        sampler = getattr(batches.batch_sampler, "sampler", batches.sampler)
+        stored = None if isinstance(sampler, SubsetRandomSampler) else _stored_labels(batches.dataset)
+    if stored is None:
+        stored = torch.cat([torch.empty(0, dtype=torch.int64), *(split(batch)[1].cpu() for batch in batches)])
+    labels = as_labels(stored, classes)
+    if not len(labels):
+        raise InputError("the data has no examples: check where it is read from")
+    return torch.bincount(labels, minlength=classes or 0).tolist()
+
+
+def _stored_labels(dataset: Any) -> Tensor | None:
+    """The labels that a dataset keeps beside its inputs, or None where it keeps none that can be trusted."""
+    if isinstance(dataset, Subset):
+        stored = _stored_labels(dataset.dataset)
+        return None if stored is None else stored[torch.as_tensor(dataset.indices, dtype=torch.int64)]
+    if isinstance(dataset, TensorDataset):
+        labels: Any = dataset.tensors[-1]
+    elif getattr(dataset, "target_transform", None) is None:
+        labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    else:
+        return None
+    try:
+        stored = as_labels(labels).cpu()
+    except InputError:  # `labels` may be class names, soft labels or nothing: the batches decide
+        return None
+    return stored if len(stored) == len(dataset) else None

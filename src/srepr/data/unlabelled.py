@@ -1,0 +1,183 @@
+"""What people want predictions for: image files, folders of them, a table or an array; no labels.
+
+Inputs take the way that those of an evaluation take. Pictures are decoded when they are asked for, so that any number
+of them fits into memory.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from srepr.data.about import About
+from srepr.data.arrays import checked_inputs, open_arrays
+from srepr.data.augment import central_box, decode, normalise
+from srepr.data.examples import ArrayExamples, Examples, FileExamples, View
+from srepr.data.files import IMAGE_SUFFIXES, SMALL
+from srepr.data.longtail import Indices
+from srepr.errors import InputError
+
+
+class Unlabelled(NamedTuple):
+    """Inputs, and what each of them is called in the answer."""
+
+    names: Sequence[str]
+    examples: Examples
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures(FileExamples):
+    """Image files as in an evaluation: the central `fraction` of the shorter side, scaled; gray for one channel.
+
+    >>> part = Pictures(Path("birds"), ("1.jpg",), np.zeros(1, dtype=np.int64), ("wren",), size=32, channels=1)
+    >>> part.shape
+    (1, 32, 32)
+    """
+
+    channels: int = 3
+    fraction: float = 224 / 256
+    skip_bad: bool = False
+    """An image that cannot be decoded is NaN, instead of the end."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input, (C, size, size)."""
+        return self.channels, self.size, self.size
+
+    def load(self, indices: Indices, view: View | None = None) -> Tensor:
+        """The inputs at the indices, float32 and normalised; there is no augmentation here."""
+        pixels = np.zeros((len(indices), self.size, self.size, self.channels), dtype=np.uint8)
+        bad = np.zeros(len(indices), dtype=np.bool_)
+        box = partial(central_box, fraction=self.fraction)
+        for place, index in enumerate(indices):
+            try:
+                image = decode(self.root / self.names[index], self.size, box)
+            except InputError:
+                if not self.skip_bad:
+                    raise
+                bad[place] = True
+                continue
+            pixels[place] = np.asarray(image.convert("L") if self.channels == 1 else image).reshape(pixels.shape[1:])
+        inputs = normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.mean, self.std)
+        inputs[torch.from_numpy(bad)] = torch.nan
+        return inputs
+
+
+def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: bool = False) -> Unlabelled:
+    """The inputs that the paths stand for, made ready for the network that `about` describes.
+
+    Images, folders (with everything below them, sorted) and CSV files with a column `path` may be mixed; an .npy or
+    .npz file of arrays, or a CSV file of numbers for a network that takes vectors, stands alone.
+
+    >>> about = About(network="mlp", options={}, class_names=("a", "b"), counts=(9, 3), shape=(2,), mean=(0.0, 0.0),
+    ...               std=(1.0, 1.0))
+    >>> path = getfixture("tmp_path") / "x.npy"
+    >>> np.save(path, np.eye(2))
+    >>> list(read_unlabelled([path], about).names)
+    ['0', '1']
+    """
+    for path in paths:
+        if not path.exists():
+            raise InputError(f"{path} does not exist. Name images, folders, a CSV file or arrays.")
+    arrays = [path for path in paths if path.suffix in (".npy", ".npz") or (path.suffix == ".csv" and _vectors(about))]
+    if arrays:
+        if len(paths) > 1:
+            raise InputError(f"{arrays[0]} is a file of many inputs and stands alone. Predict the others separately.")
+        return _from_array(arrays[0], about)
+    if _vectors(about):
+        raise InputError(
+            f"{paths[0]}: this network takes vectors of {about.shape[0]} numbers. Give a .csv or .npz file."
+        )
+    if len({*about.shape[1:]}) > 1:
+        raise InputError(f"{paths[0]}: this network takes inputs of shape {about.shape}. Give arrays (.npz) of them.")
+    found = [pair for path in paths for pair in _files(path)]
+    examples = Pictures(
+        Path(),
+        tuple(str(file) for _, file in found),
+        np.zeros(len(found), dtype=np.int64),
+        about.class_names,
+        size=about.shape[1],
+        mean=about.mean,
+        std=about.std,
+        channels=about.shape[0],
+        # Small images are taken whole: so is a folder of them for training.
+        fraction=1.0 if about.shape[1] <= SMALL else 224 / 256,
+        skip_bad=skip_bad_images,
+    )
+    return Unlabelled([name for name, _ in found], examples)
+
+
+def _vectors(about: About) -> bool:
+    return len(about.shape) == 1
+
+
+def _files(path: Path) -> list[tuple[str, Path]]:
+    """The image files that a path stands for, each with its name in the answer."""
+    if path.is_dir():
+        found = sorted(
+            file
+            for file in path.rglob("*")
+            if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
+        )
+        if not found:
+            raise InputError(f"{path} has no images. Name a folder with some, in it or below it.")
+        return [(str(file), file) for file in found]
+    if path.suffix != ".csv":
+        return [(str(path), path)]
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        rows = csv.DictReader(lines)
+        if "path" not in (rows.fieldnames or []):
+            raise InputError(f"{path} has no column 'path'. Name in it the images, relative to the file.")
+        names = [(row["path"] or "").strip() for row in rows]
+    if "" in names:
+        raise InputError(f"{path}, row {names.index('') + 1}: the path is empty. Fill it in, or remove the row.")
+    return [(name, path.parent / name) for name in names]
+
+
+def _from_array(path: Path, about: About) -> Unlabelled:
+    inputs = checked_inputs(f"x in {path}", _table(path, about.shape[0]) if path.suffix == ".csv" else _array(path))
+    if inputs.shape[1:] != about.shape:
+        raise InputError(f"{path} has inputs of shape {inputs.shape[1:]}, the network takes {about.shape}.")
+    labels = np.zeros(len(inputs), dtype=np.int64)
+    examples = ArrayExamples(inputs, labels, about.class_names, about.mean, about.std)
+    return Unlabelled([str(index) for index in range(len(inputs))], examples)
+
+
+def _array(path: Path) -> npt.NDArray[Any]:
+    if path.suffix == ".npz":
+        arrays = open_arrays(path)
+        for name in ("x", "x_test"):
+            if name in arrays:
+                return arrays[name]
+        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}. It must hold x.")
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}. Write it with numpy.save, without objects.") from None
+
+
+def _table(path: Path, columns: int) -> npt.NDArray[np.float64]:
+    """The numbers of a CSV file with a first line of names; a column `label` is left out."""
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        rows = csv.reader(lines)
+        kept = [place for place, name in enumerate(next(rows, [])) if name.strip() != "label"]
+        if len(kept) != columns:
+            raise InputError(f"{path} has {len(kept)} columns beside `label`, the network takes {columns} numbers.")
+        numbers = []
+        for row in rows:
+            try:
+                numbers.append([float(row[place]) for place in kept])
+            except (ValueError, IndexError):
+                raise InputError(
+                    f"{path}, line {rows.line_num}: not {columns} numbers. Fill them in, or remove the line."
+                ) from None
+    return np.array(numbers, dtype=np.float64).reshape(-1, columns)

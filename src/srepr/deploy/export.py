@@ -1,0 +1,141 @@
+"""`srepr export`: a classifier as a file that needs nothing of its run, in one of three formats.
+
+    safetensors   weights and how to build the network; takes normalised inputs      FILE.safetensors and FILE.json
+    torch         a torch.export program; takes raw inputs                            FILE.pt2
+    onnx          a graph for any runtime; takes raw inputs                           FILE.onnx
+
+Raw inputs are pixels from 0 to 1, float32 [B, C, H, W], or vectors [B, D] as they were in the training data; the batch
+has any size. The model card is in each file, and beside it as FILE.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from srepr.classifier import Classifier
+from srepr.data.about import About
+from srepr.deploy.card import gather, model_card
+from srepr.deploy.prior import read_prior
+from srepr.errors import InputError
+from srepr.run.checkpoints import save_classifier
+from srepr.run.folder import load_run_data
+from srepr.run.load import load
+from srepr.storage.files import plain, write_json, write_text, write_whole
+
+Format = Literal["safetensors", "torch", "onnx"]
+SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch": ".pt2", "onnx": ".onnx"}
+RAW_IMAGES = "float32 [B, C, H, W], pixels from 0 to 1, not normalised"
+RAW_VECTORS = "float32 [B, D], not normalised"
+
+
+class FromRaw(nn.Module):
+    """Raw inputs in, `probabilities` and `logits` [B, K] out: the normalisation is part of it.
+
+    >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
+    ...               mean=(0.0,) * 4, std=(1.0,) * 4)
+    >>> {name: output.shape for name, output in FromRaw(Classifier(about.build()), about)(torch.zeros(5, 4)).items()}
+    {'probabilities': torch.Size([5, 2]), 'logits': torch.Size([5, 2])}
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, classifier: Classifier, about: About) -> None:
+        super().__init__()
+        self.classifier = classifier
+        channelwise = (-1,) + (1,) * (len(about.shape) - 1)
+        self.register_buffer("mean", torch.tensor(about.mean).view(channelwise))
+        self.register_buffer("std", torch.tensor(about.std).view(channelwise))
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+        """Of raw inputs [B, ...]."""
+        logits = self.classifier((inputs - self.mean) / self.std)
+        return {"probabilities": logits.softmax(-1), "logits": logits}
+
+
+def export(
+    path: Path,
+    out: Path,
+    form: Format,
+    *,
+    head: str | None = None,
+    prior: str | None = None,
+    opset: int | None = None,
+) -> list[Path]:
+    """Write the classifier of a run folder, or of an exported file, and return the files, the model first.
+
+    >>> export(Path("nowhere"), Path("model.onnx"), "onnx")
+    Traceback (most recent call last):
+    srepr.errors.InputError: nowhere is not a folder. Name a run made by `srepr train`.
+    """
+    classifier = load(path, head)
+    about = classifier.about
+    assert about is not None
+    if prior is not None:
+        classifier = classifier.with_prior(read_prior(prior, about))
+    if not out.parent.is_dir():
+        raise InputError(f"{out.parent} is not a folder. Make it, or choose another `out`.")
+    if opset is not None and form != "onnx":
+        raise InputError("`opset` is for the format onnx. Leave it out.")
+    out = out if out.suffix == SUFFIXES[form] else out.with_name(out.name + SUFFIXES[form])
+    if out == path:
+        raise InputError(f"{out} is the model itself. Choose another `out`.")
+    facts = plain(gather(path, head, classifier))
+    facts["model_card"] = card = model_card(facts)
+    page, note = out.with_suffix(".md"), out.with_suffix(".json")
+    if form == "safetensors":
+        save_classifier(out, classifier, facts)
+        write_json(note, facts)
+    else:
+        raw = FromRaw(classifier, about)
+        facts["inputs"] = RAW_IMAGES if len(about.shape) == 3 else RAW_VECTORS
+        if form == "torch":
+            content = torch_program(raw, about, facts)
+        else:
+            from srepr.integrations.onnx import onnx_graph
+
+            content = onnx_graph(raw, trial_inputs(path, raw, about), facts, opset=opset)
+        write_whole(out, lambda temporary: temporary.write_bytes(content))
+    write_text(page, card)
+    return [out, note, page] if form == "safetensors" else [out, page]
+
+
+def torch_program(raw: FromRaw, about: About, facts: dict[str, Any]) -> bytes:
+    """The bytes of a .pt2 file for `torch.export.load`; its extra files are the facts and the model card.
+
+    >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
+    ...               mean=(0.0,) * 4, std=(1.0,) * 4)
+    >>> content = torch_program(FromRaw(Classifier(about.build()), about), about, {"model_card": "# Two classes"})
+    >>> torch.export.load(io.BytesIO(content)).module()(torch.zeros(3, 4))["logits"].shape
+    torch.Size([3, 2])
+    """
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(raw, (torch.zeros(2, *about.shape),), dynamic_shapes=({0: batch},))
+    extra_files = {"srepr.json": json.dumps(facts), "model_card.md": facts["model_card"]}
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files=extra_files)
+    return content.getvalue()
+
+
+def trial_inputs(path: Path, raw: FromRaw, about: About) -> list[Tensor]:
+    """Raw inputs to try an export with, one and five at a time: random and, where the run's data are, real ones.
+
+    >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
+    ...               mean=(0.0,) * 4, std=(1.0,) * 4)
+    >>> raw = FromRaw(Classifier(about.build()), about)
+    >>> [len(batch) for batch in trial_inputs(Path("model.safetensors"), raw, about)]
+    [1, 5]
+    """
+    batches = [torch.rand(5, *about.shape, generator=torch.Generator().manual_seed(0))]
+    with contextlib.suppress(InputError, OSError):
+        batches.append(load_run_data(path).train.load(np.arange(5)) * raw.std + raw.mean)
+    return [batch[:size] for batch in batches for size in (1, 5)]

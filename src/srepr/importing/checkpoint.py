@@ -1,0 +1,192 @@
+"""From a checkpoint to a network: depths, widths, experts and classes are read off the shapes of its tensors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from srepr.data import LongTailData
+from srepr.data.about import About
+from srepr.errors import InputError
+from srepr.importing.layouts import Parts, Tensors, take_apart
+from srepr.importing.reader import read
+from srepr.models import build
+
+NETWORK = "resnet"
+STAGE = re.compile(r"layer(\d+)(?:s\.(\d+))?\.(\d+)\.")  # stage, expert, block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """Another project's network, built here, and what is known of where it is from."""
+
+    network: nn.Module
+    options: dict[str, Any]
+    """What `srepr.models.build("resnet", classes, ...)` makes the same network of."""
+    classes: int
+    layout: str
+    foreign: tuple[str, ...]
+    """The classes that the file carries beside its tensors; they were not built."""
+
+
+def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) -> Checkpoint:
+    """The network of another project's checkpoint, in eval mode; the file is read as data and nothing is executed.
+
+    `scale` is that of cosine classifiers, which no project keeps in its files: 30 in all of them.
+
+    >>> from srepr.models import resnet8
+    >>> path = getfixture("tmp_path") / "checkpoint.pth"
+    >>> torch.save({"epoch": 200, "state_dict": resnet8(10).state_dict()}, path)
+    >>> found = read_checkpoint(path)
+    >>> found.layout, found.classes, found.options["depths"]
+    ('plain', 10, (1, 1, 1))
+    """
+    content = read(path)
+    try:
+        name, parts = take_apart(content.value, layout)
+        options = described(parts.body)
+        tensors = {**renamed(parts.body, options), **classifier(parts, options, scale)}
+        classes = len(tensors["fc.weight"])
+        with torch.device("meta"):  # nothing is allocated before the shapes are known to be the file's
+            network = build(NETWORK, classes, **options)
+        network = filled(network, tensors)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+    except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:  # of shapes that do not go together
+        raise InputError(f"{path}: its tensors make no network ({error}). Is it a ResNet?") from None
+    return Checkpoint(network=network.eval(), options=options, classes=classes, layout=name, foreign=content.foreign)
+
+
+def load_checkpoint(
+    path: Path, data: LongTailData, *, layout: str = "auto", scale: float = 30.0
+) -> tuple[nn.Module, About]:
+    """The network of another project's checkpoint, and its description for the data that it is to be used with.
+
+    >>> from srepr.data import load
+    >>> from srepr.models import resnet8
+    >>> path = getfixture("tmp_path") / "checkpoint.pth"
+    >>> torch.save(resnet8(7, channels=1).state_dict(), path)
+    >>> load_checkpoint(path, load("digits-lt"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../checkpoint.pth has 7 classes, digits-lt has 10. Name the data that it was trained on.
+    """
+    return fitted(path, read_checkpoint(path, layout=layout, scale=scale), data)
+
+
+def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module, About]:
+    """The network and its description for these data, which must have its classes and channels."""
+    shape = data.train.shape
+    here = {"classes": len(data.class_names), "channels": shape[0] if len(shape) == 3 else 0}
+    for name, there in {"classes": found.classes, "channels": found.options["channels"]}.items():
+        if there != here[name]:
+            raise InputError(
+                f"{path} has {there} {name}, {data.name} has {here[name]}. Name the data that it was trained on."
+            )
+    about = About.of(data, NETWORK, found.options)
+    return found.network, about
+
+
+def described(body: Tensors) -> dict[str, Any]:
+    """The options of `StagedResNet`, beside its classifier's, that a body's names and shapes stand for.
+
+    >>> from srepr.models import resnext50
+    >>> with torch.device("meta"):
+    ...     options = described(resnext50(10).state_dict())
+    >>> options["depths"], options["widths"], options["groups"], options["squeeze"]
+    ((3, 4, 6, 3), (256, 512, 1024, 2048), 32, 2)
+    """
+    found = [match.groups() for match in map(STAGE.match, body) if match]
+    if "conv1.weight" not in body or "layer1.0.conv1.weight" not in body:
+        raise InputError("its network is no ResNet with conv1 and layer1. Re-train it in Python with srepr.retrain")
+    stages = sorted({stage for stage, _, _ in found}, key=int)
+    own = {stage for stage, expert, _ in found if expert}
+    bottleneck = "layer1.0.conv3.weight" in body
+    last = "conv3.weight" if bottleneck else "conv2.weight"
+    outputs = [f"layer{stage}s.0.0.{last}" if stage in own else f"layer{stage}.0.{last}" for stage in stages]
+    missing = [name for name in ("layer1.0.conv2.weight", *outputs) if name not in body]
+    if missing:
+        raise InputError(f"the tensor {missing[0]} is missing. Is the checkpoint whole?")
+    stem, middle = body["conv1.weight"].shape, body["layer1.0.conv2.weight"].shape
+    if stem[2:] not in ((3, 3), (7, 7)):
+        raise InputError(f"its conv1.weight is {list(stem)}: known are stems of 3x3 (CIFAR) and 7x7 (ImageNet)")
+    widths = tuple(body[name].shape[0] for name in outputs)
+    with_parameters = any(".shortcut." in name or ".downsample." in name for name in body)
+    return {
+        "channels": stem[1],
+        "stem": stem[0],
+        "kernel": stem[2],
+        "bottleneck": bottleneck,
+        # Numbers are counted, not believed: a name can claim a billion blocks.
+        "depths": tuple(len({block for at, _, block in found if at == stage}) for stage in stages),
+        "widths": widths,
+        "squeeze": widths[0] // middle[0] if bottleneck else 4,
+        "groups": middle[0] // middle[1] if bottleneck else 1,
+        "shortcut": "B" if with_parameters else "A",
+        "experts": len({expert for _, expert, _ in found if expert}) or 1,
+        "private": len(own),
+    }
+
+
+def renamed(body: Tensors, options: dict[str, Any]) -> Tensors:
+    """The body with the one name that differs between projects, that of the shortcuts, as the blocks here have it."""
+    old, new = (".shortcut.", ".downsample.") if options["bottleneck"] else (".downsample.", ".shortcut.")
+    return {name.replace(old, new): tensor for name, tensor in body.items()}
+
+
+def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
+    """The tensors of `fc`, the mean of the experts' heads side by side; `options` learn of its bias and scale.
+
+    >>> parts = Parts({}, [(torch.ones(2, 3), torch.ones(2)), (3 * torch.ones(2, 3), torch.ones(2))])
+    >>> classifier(parts, {"widths": (3,), "experts": 2}, scale=30.0)["fc.weight"][0]
+    tensor([0.5000, 0.5000, 0.5000, 1.5000, 1.5000, 1.5000])
+    """
+    length, experts = options["widths"][-1], options["experts"]
+    if len(parts.heads) != experts:
+        raise InputError(f"it has {experts} experts and {len(parts.heads)} classifiers. Is the checkpoint whole?")
+    weights, biases = [weight for weight, _ in parts.heads], [bias for _, bias in parts.heads if bias is not None]
+    cosine = parts.normed and not biases and all(weight.shape[0] == length for weight in weights)
+    if cosine:
+        weights = [weight.T for weight in weights]
+    shapes = {tuple(weight.shape) for weight in weights}
+    if len(shapes) > 1 or weights[0].shape[1] != length or len(biases) not in (0, experts):
+        raise InputError(f"its classifier is {list(weights[0].shape)}, and its features are {length}. Is it whole?")
+    weight = torch.cat(weights, 1).float()
+    options["bias"] = bool(biases)
+    if cosine:
+        options["scale"] = [scale] * experts if experts > 1 else scale
+        return {"fc.weight": weight, "fc.scale": torch.tensor(options["scale"])}
+    factors = torch.ones(len(weight)) if parts.factors is None else parts.factors.float().flatten()
+    fc = {"fc.weight": factors[:, None] * weight / experts}
+    if biases:
+        fc["fc.bias"] = factors * torch.stack(biases).float().mean(0)
+    return fc
+
+
+def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
+    """A network without memory, given the tensors: each has its place, and each place its tensor.
+
+    >>> layer = nn.Linear(2, 2, device="meta")
+    >>> filled(layer, {"weight": torch.ones(2, 2), "bias": torch.ones(2), "more": torch.ones(1)})
+    Traceback (most recent call last):
+    srepr.errors.InputError: 1 of its tensors have no place in the network: more. ...
+    """
+    own = network.state_dict()
+    # Files from before PyTorch 0.4.1 lack these counters, which nothing here reads.
+    counters = [name for name in own if name.endswith(".num_batches_tracked")]
+    tensors = dict.fromkeys(counters, torch.tensor(0)) | tensors
+    problems = {
+        "tensors are missing": own.keys() - tensors.keys(),
+        "of its tensors have no place in the network": tensors.keys() - own.keys(),
+        "tensors have other shapes": {n for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape},
+    }
+    for problem, names in problems.items():
+        if names:
+            some = ", ".join(sorted(names)[:3]) + ", ..." * (len(names) > 3)
+            raise InputError(f"{len(names)} {problem}: {some}. Is it a ResNet of another kind?")
+    network.to_empty(device="cpu").load_state_dict(tensors)
+    return network

@@ -1,0 +1,67 @@
+"""`srepr import`: another project's checkpoint as a run folder, for `retrain`, `evaluate` and `train --from`."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from srepr.config import Data, settings_for
+from srepr.data import load
+from srepr.importing.checkpoint import NETWORK, fitted, read_checkpoint
+from srepr.posterior import Posterior
+from srepr.run.checkpoints import save_model, save_posterior
+from srepr.run.evaluate import measure_network, on_parts
+from srepr.run.folder import STAGE_1, data_facts, enter_run, provenance, sole_writer
+from srepr.run.train import data_options
+from srepr.storage.files import read_json, write_json
+
+
+def import_checkpoint(
+    path: Path,
+    out: Path,
+    source: str,
+    *,
+    data: Data | None = None,
+    data_dir: Path | None = None,
+    seed: int = 0,
+    layout: str = "auto",
+    scale: float = 30.0,
+    workers: int = 0,
+    quiet: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Make a run folder of a checkpoint and of the data that it was trained on; its metrics on them, as `swa`.
+
+    The posterior is one set of weights, without spread. An import that was cut short is finished by the same call.
+
+    >>> import torch
+    >>> from srepr.models import resnet8
+    >>> path = getfixture("tmp_path") / "checkpoint.pth"
+    >>> torch.save(resnet8(10, channels=1).state_dict(), path)
+    >>> results = import_checkpoint(path, getfixture("tmp_path") / "run", "digits-lt")
+    >>> results["swa"]["n"]
+    597
+    """
+    found = read_checkpoint(path, layout=layout, scale=scale)
+    settings = replace(settings_for(source), network=NETWORK, seed=seed, data=data or Data())
+    examples = load(source, data_dir=data_dir, seed=seed, **data_options(settings))
+    network, about = fitted(path, found, examples)
+
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    wanted = {**asdict(settings), "imported": {"sha256": digest, "layout": found.layout, "scale": scale}}
+    wanted["data"]["protocol"] = examples.protocol
+    facts = {"checkpoint": {"file": path.name, "foreign": found.foreign}, **data_facts(examples, source, data_dir)}
+    enter_run(out, wanted, {**provenance(), **facts})
+    with sole_writer(out):
+        if not (out / "results.json").exists():
+            metrics = on_parts(
+                examples, lambda part: measure_network(network, part, about.counts, workers=workers, quiet=quiet)
+            )
+            posterior = Posterior(network, classifier="fc")
+            posterior.update(network)
+            save_model(out / STAGE_1["swa"], network, about)
+            save_posterior(out / "posterior.safetensors", posterior)
+            write_json(out / "results.json", {"swa": metrics})
+    results: dict[str, dict[str, Any]] = read_json(out / "results.json")
+    return results

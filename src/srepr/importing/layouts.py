@@ -1,0 +1,172 @@
+"""Which project a checkpoint is from, told by its container and names, and its tensors under the names used here.
+
+Every layout is a function from a file's content to `Parts`, or to None where the content is of another one:
+
+    body      conv1, bn1, layer1.., and layer3s.E.. for what each expert has for itself
+    heads     (weight, bias) of the classifier of each expert
+    factors   [K], what the logits are multiplied with (LWS), where there is such a thing
+    normed    whether a head without bias is a cosine one, whose weight is [L, K]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from srepr.errors import InputError, unknown
+from srepr.storage.tensors import below
+
+Tensors = dict[str, Tensor]
+CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "network")
+WRAPPERS = ("module.", "_orig_mod.")
+
+
+class Parts(NamedTuple):
+    """A checkpoint taken apart; see the module."""
+
+    body: Tensors
+    heads: list[tuple[Tensor, Tensor | None]]
+    factors: Tensor | None = None
+    normed: bool = False
+
+
+def take_apart(content: Any, layout: str = "auto") -> tuple[str, Parts]:
+    """The layout and the parts of a checkpoint's content.
+
+    >>> take_apart({"epoch": 3})
+    Traceback (most recent call last):
+    srepr.errors.InputError: its layout is unknown. Known: mislas, classifier-balancing, ride, bcl, huggingface, ...
+    """
+    if layout != "auto" and layout not in LAYOUTS:
+        raise unknown("layout", layout, ["auto", *LAYOUTS])
+    for name in LAYOUTS if layout == "auto" else [layout]:
+        parts = LAYOUTS[name](content) if isinstance(content, dict) else None
+        if parts is not None:
+            return name, parts
+    if layout != "auto":
+        raise InputError(f"its layout is not {layout}. Leave `layout` out.")
+    raise InputError(
+        f"its layout is unknown. Known: {', '.join(LAYOUTS)}; others: srepr.retrain in Python takes models"
+    )
+
+
+def mislas(content: Mapping[str, Any]) -> Parts | None:
+    """`state_dict_model`, `state_dict_classifier`, and after its second stage `state_dict_lws_model`."""
+    if not {"state_dict_model", "state_dict_classifier"} <= content.keys():
+        return None
+    learned = tensors_of(content.get("state_dict_lws_model", {})).get("learned_norm")
+    head = head_of(tensors_of(content["state_dict_classifier"]), "fc")
+    return Parts(tensors_of(content["state_dict_model"]), [head], learned) if head else None
+
+
+def classifier_balancing(content: Mapping[str, Any]) -> Parts | None:
+    """`state_dict_best` with `feat_model` and `classifier`; LWS has `scales` beside `fc` (OLTR is the same)."""
+    best = content.get("state_dict_best")
+    if not isinstance(best, dict) or not {"feat_model", "classifier"} <= best.keys():
+        return None
+    classifier = tensors_of(best["classifier"])
+    head = head_of(classifier, "fc")
+    return Parts(tensors_of(best["feat_model"]), [head], classifier.get("scales")) if head else None
+
+
+def ride(content: Mapping[str, Any]) -> Parts | None:
+    """RIDE and SADE: all below `backbone`, a head in `linears` for each expert; what predicts early exits is left."""
+    state = below("backbone.", weights(content))
+    heads = [head_of(state, f"linears.{expert}") for expert in range(len(below("linears.", state)))]
+    found = [head for head in (*heads, head_of(state, "linear")) if head]
+    return Parts(without(state, "linears.", "linear.", "expert_help_pred"), found, normed=True) if found else None
+
+
+def bcl(content: Mapping[str, Any]) -> Parts | None:
+    """The network below `encoder`, the classifier `fc`; the heads of the contrastive loss are left."""
+    state = weights(content)
+    body, head = below("encoder.", state), head_of(state, "fc")
+    return Parts(body, [head], normed=True) if "conv1.weight" in body and head else None
+
+
+def huggingface(content: Mapping[str, Any]) -> Parts | None:
+    """`ResNetForImageClassification` of transformers."""
+    state = weights(content)
+    head = head_of(state, "classifier.1")
+    if head is None or "resnet.embedder.embedder.convolution.weight" not in state:
+        return None
+
+    def renamed(name: str) -> str:
+        name = name.removeprefix("resnet.").replace("embedder.embedder.convolution", "conv1")
+        name = name.replace("embedder.embedder.normalization", "bn1")
+        name = re.sub(r"encoder\.stages\.(\d+)\.layers\.", lambda found: f"layer{int(found[1]) + 1}.", name)
+        name = re.sub(r"layer\.(\d+)\.convolution", lambda found: f"conv{int(found[1]) + 1}", name)
+        name = re.sub(r"layer\.(\d+)\.normalization", lambda found: f"bn{int(found[1]) + 1}", name)
+        return name.replace("shortcut.convolution", "downsample.0").replace("shortcut.normalization", "downsample.1")
+
+    return Parts({renamed(name): tensor for name, tensor in without(state, "classifier.").items()}, [head])
+
+
+def ldam(content: Mapping[str, Any]) -> Parts | None:
+    """LDAM-DRW and CMO: the classifier is `linear`, plain or normed."""
+    state = weights(content)
+    head = head_of(state, "linear")
+    return Parts(without(state, "linear."), [head], normed=True) if head else None
+
+
+def plain(content: Mapping[str, Any]) -> Parts | None:
+    """The names of torchvision and timm."""
+    state = weights(content)
+    for name in ("fc", "head.fc", "head", "classifier"):
+        head = head_of(state, name)
+        if head and "conv1.weight" in state:
+            return Parts(without(state, f"{name}."), [head])
+    return None
+
+
+LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Parts | None]] = {
+    "mislas": mislas,
+    "classifier-balancing": classifier_balancing,
+    "ride": ride,
+    "bcl": bcl,
+    "huggingface": huggingface,
+    "ldam": ldam,
+    "plain": plain,
+}
+
+
+def weights(content: Mapping[str, Any]) -> Tensors:
+    """The state dict in a checkpoint: under one of the usual names, or the checkpoint itself.
+
+    >>> import torch
+    >>> weights({"epoch": 3, "state_dict": {"module.fc.bias": torch.zeros(2)}})
+    {'fc.bias': tensor([0., 0.])}
+    """
+    inside = [content[name] for name in CONTAINERS if isinstance(content.get(name), dict)]
+    return tensors_of(inside[0] if inside else content)
+
+
+def tensors_of(state: Any) -> Tensors:
+    """The tensors of a state dict, without the prefixes that DataParallel and torch.compile put before every name."""
+    tensors = {key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)}
+    for prefix in WRAPPERS:
+        if tensors and all(key.startswith(prefix) for key in tensors):
+            tensors = below(prefix, tensors)
+    return tensors
+
+
+def without(state: Tensors, *prefixes: str) -> Tensors:
+    """A state dict without what is below the prefixes.
+
+    >>> list(without({"conv1.weight": Tensor(1), "fc.weight": Tensor(1)}, "fc."))
+    ['conv1.weight']
+    """
+    return {name: tensor for name, tensor in state.items() if not name.startswith(prefixes)}
+
+
+def head_of(state: Tensors, name: str) -> tuple[Tensor, Tensor | None] | None:
+    """(weight, bias) of the classifier of that name, where there is one.
+
+    >>> head_of({"fc.weight": Tensor(1)}, "linear") is None
+    True
+    """
+    weight = state.get(f"{name}.weight")
+    return None if weight is None or weight.dim() != 2 else (weight, state.get(f"{name}.bias"))

@@ -1,0 +1,184 @@
+"""Checkpoint files into Python dicts and tensors, without executing anything: torch's two formats, and safetensors.
+
+    zip (torch >= 1.6)    NAME/data.pkl, and a member NAME/data/KEY with the bytes of each storage
+    legacy                pickles of a magic number, a version, the machine, the object and the storages' keys, and
+                          then for each key its length and bytes
+    safetensors           a flat dict of tensors
+
+A tensor is a storage seen through (offset, size, stride); all three are checked against the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from srepr.errors import InputError
+from srepr.importing.pickles import Foreign, Machine, Malicious, as_dict
+from srepr.storage.tensors import load_tensors
+
+MAGIC = 0x1950A86A20F9469CFC6C
+DTYPES = {
+    "torch.FloatStorage": torch.float32,
+    "torch.DoubleStorage": torch.float64,
+    "torch.HalfStorage": torch.float16,
+    "torch.BFloat16Storage": torch.bfloat16,
+    "torch.LongStorage": torch.int64,
+    "torch.IntStorage": torch.int32,
+    "torch.ShortStorage": torch.int16,
+    "torch.CharStorage": torch.int8,
+    "torch.ByteStorage": torch.uint8,
+    "torch.BoolStorage": torch.bool,
+}
+
+
+class Content(NamedTuple):
+    """What a file holds, and the names of the classes in it that were not built."""
+
+    value: Any
+    foreign: tuple[str, ...]
+
+
+def read(path: Path) -> Content:
+    """The content of a checkpoint; a file that is malicious, damaged or none is refused in one line.
+
+    >>> path = getfixture("tmp_path") / "model.pth"
+    >>> torch.save({"epoch": 3, "w": torch.ones(2), "machine": torch.device("cpu")}, path)
+    >>> read(path).value["w"]
+    tensor([1., 1.])
+    >>> read(path).foreign
+    ('torch.device',)
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is not a file. Name a checkpoint.")
+    with path.open("rb") as file:
+        start = file.read(9)
+    if start[8:] == b"{":  # after the length of its header
+        return Content(load_tensors(path)[0], ())
+    formats = {b"PK": read_zip, b"\x80": read_legacy}
+    known = [function for first, function in formats.items() if start.startswith(first)]
+    if not known:
+        raise InputError(f"{path} is no checkpoint: neither a file of torch.save nor safetensors. Name another.")
+    try:
+        return known[0](path)
+    except Malicious as error:
+        name = ascii(error.args[0])[1:-1][:80]  # as long as the attacker likes, with any characters
+        raise InputError(f"{path} is malicious: it has {name} called. Nothing was executed. Delete it.") from None
+    except Exception as error:  # a file can be broken in every way
+        reason = f"{type(error).__name__}: {error}"[:200]
+        raise InputError(f"{path} is damaged, or no checkpoint of PyTorch ({reason}). Fetch it again.") from None
+
+
+def read_zip(path: Path) -> Content:
+    """A file of torch.save since 1.6. Members are looked up in the archive, never in the file system."""
+    storages: dict[str, Tensor] = {}
+    with zipfile.ZipFile(path) as archive:
+        members = {member.filename: member for member in archive.infolist()}
+        (program,) = [name for name in members if name.count("/") == 1 and name.endswith("/data.pkl")]
+        root = program.removesuffix("data.pkl")
+        if any(member.compress_type != zipfile.ZIP_STORED for member in members.values()):
+            raise ValueError("torch.save does not compress")
+        if sum(member.file_size for member in members.values()) > path.stat().st_size:
+            raise ValueError("its members are larger than the file")
+        if f"{root}byteorder" in members and archive.read(f"{root}byteorder") != b"little":
+            raise ValueError("its numbers are big-endian")
+
+        def storage(dtype: torch.dtype, key: str, length: int) -> Tensor:
+            if key not in storages:
+                storages[key] = of_bytes(archive.read(f"{root}data/{key}"))
+            return storages[key][: length * dtype.itemsize].view(dtype)
+
+        machine = machine_for(storage)
+        return Content(machine.read(BytesIO(archive.read(program))), tuple(machine.foreign))
+
+
+def read_legacy(path: Path) -> Content:
+    """A file of torch.save before 1.6: the storages' bytes come after the tensors that look at them."""
+    storages: dict[str, Tensor] = {}
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        room = len(content)
+
+        def storage(dtype: torch.dtype, key: str, length: int) -> Tensor:
+            nonlocal room
+            if key not in storages:
+                room -= length * dtype.itemsize
+                if room < 0:
+                    raise ValueError("its storages are larger than the file")
+                storages[key] = torch.zeros(length, dtype=dtype)
+            return storages[key]
+
+        machine = machine_for(storage)
+        if machine.read(content) != MAGIC:
+            raise ValueError("a pickle that torch.save did not write")
+        _version, _computer, value = (machine.read(content) for _ in range(3))
+        for key in machine.read(content):
+            if not isinstance(key, str) or int.from_bytes(content.read(8), "little") != len(storages[key]):
+                raise ValueError("its storages have other lengths than its tensors")
+            storages[key].copy_(of_bytes(content.read(storages[key].nbytes)).view(storages[key].dtype))
+        return Content(value, tuple(machine.foreign))
+
+
+def machine_for(storage: Callable[[torch.dtype, str, int], Tensor]) -> Machine:
+    """A machine that can build dicts and tensors over the storages (dtype, key, length), and nothing else."""
+
+    def persistent(identity: Any) -> Tensor | Foreign:
+        if identity[0] == "module":  # a class with its source code, of a whole pickled model
+            return Foreign("module")
+        kind, storage_type, key, _device, length, *views = identity
+        if kind != "storage" or any(views) or not isinstance(key, str) or not is_size([length]):
+            raise ValueError("its storages are not torch's")
+        return storage(DTYPES[storage_type.name], key, length)
+
+    rebuild: Mapping[str, Callable[..., Any]] = {
+        "collections.OrderedDict": as_dict,
+        "torch.Size": tuple,
+        "torch._utils._rebuild_tensor": tensor,
+        "torch._utils._rebuild_tensor_v2": tensor,
+        "torch._utils._rebuild_parameter": lambda data, *_: data,
+        "torch._utils._rebuild_parameter_with_state": lambda data, *_: data,
+    }
+    return Machine(rebuild, persistent)
+
+
+def tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
+    """A view of a storage that stays inside it, and is not larger than it.
+
+    >>> tensor(torch.arange(6), 1, (2, 2), (2, 1))
+    tensor([[1, 2],
+            [3, 4]])
+    >>> tensor(torch.arange(6), 0, (10**9,), (0,))
+    Traceback (most recent call last):
+    ValueError: a tensor of size (1000000000,) and stride (0,) does not fit its storage of 6
+    """
+    if not isinstance(storage, Tensor) or not is_size([offset, *size, *stride]) or len(size) != len(stride):
+        raise ValueError("its tensors are not torch's")
+    last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if math.prod(size) > len(storage) or (0 not in size and last >= len(storage)):
+        raise ValueError(f"a tensor of size {size} and stride {stride} does not fit its storage of {len(storage)}")
+    return storage.as_strided(size, stride, offset)
+
+
+def of_bytes(content: bytes) -> Tensor:
+    """The bytes as a tensor, also where there are none.
+
+    >>> of_bytes(b"ab"), of_bytes(b"")
+    (tensor([97, 98], dtype=torch.uint8), tensor([], dtype=torch.uint8))
+    """
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
+
+
+def is_size(numbers: Sequence[Any]) -> bool:
+    """Whether all are whole numbers that a file can hold.
+
+    >>> is_size([3, 0]), is_size([-1]), is_size(["3"]), is_size([2**70])
+    (True, False, False, False)
+    """
+    return all(type(number) is int and 0 <= number < 2**48 for number in numbers)

@@ -1,0 +1,102 @@
+"""How any model is called: its inputs put where its weights are, its logits found in what it returns.
+
+A model takes the input, several as its arguments, or a dict as keywords, and answers with logits in one of the usual
+wrappings.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from srepr.errors import InputError
+
+
+def call(model: nn.Module, inputs: Any) -> Tensor:
+    """The model's logits; the inputs are brought to the device and the precision of its first floating-point weight.
+
+    A dict is given as keywords, a tuple or list as arguments.
+
+    >>> call(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64)).shape
+    torch.Size([4, 2])
+    >>> call(nn.Bilinear(3, 1, 2), (torch.zeros(4, 3), torch.zeros(4, 1))).shape
+    torch.Size([4, 2])
+    """
+    like = next((tensor for tensor in chain(model.parameters(), model.buffers()) if tensor.is_floating_point()), None)
+    if like is not None:
+        inputs = placed(inputs, like)
+    if isinstance(inputs, Mapping):
+        return logits_in(model, model(**inputs))
+    return logits_in(model, model(*inputs) if isinstance(inputs, tuple | list) else model(inputs))
+
+
+def logits_in(model: nn.Module, output: Any) -> Tensor:
+    """The logits in what the model has returned: bare, first in a tuple, or as `.logits` or ["logits"].
+
+    >>> logits_in(nn.Identity(), {"loss": None, "logits": torch.zeros(2, 3)}).shape
+    torch.Size([2, 3])
+    """
+    if hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, Mapping):
+        output = output.get("logits")
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise InputError(f"{type(model).__name__} returns no logits: return a tensor, or an object with .logits")
+    return output
+
+
+def placed(inputs: Any, like: Tensor) -> Any:
+    """The inputs on the device, and where they are floating-point in the dtype, of a weight of the model.
+
+    >>> placed({"x": torch.zeros(2), "ids": torch.tensor([1])}, torch.zeros(1, dtype=torch.float16))["x"].dtype
+    torch.float16
+    """
+    if isinstance(inputs, Tensor):
+        dtype = like.dtype if inputs.is_floating_point() else inputs.dtype
+        return inputs.to(like.device, dtype, non_blocking=True)
+    if isinstance(inputs, Mapping):
+        return {name: placed(value, like) for name, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return [placed(value, like) for value in inputs]
+    return inputs
+
+
+def to_device(inputs: Any, device: torch.device | str) -> Any:
+    """The inputs with every tensor in them, however nested in dicts, tuples and lists, on the device.
+
+    >>> to_device({"ids": torch.tensor([1]), "name": "a"}, "cpu")
+    {'ids': tensor([1]), 'name': 'a'}
+    """
+    if isinstance(inputs, Tensor):
+        return inputs.to(device, non_blocking=True)
+    if isinstance(inputs, Mapping):
+        return {name: to_device(value, device) for name, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        moved = [to_device(value, device) for value in inputs]
+        return moved if isinstance(inputs, list) else tuple(moved)
+    return inputs
+
+
+@contextmanager
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Every module in eval mode inside the block; afterwards each has its own flag again, also after an error.
+
+    >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(3).eval())
+    >>> with eval_mode(model):
+    ...     model[0].training
+    False
+    >>> model.training, model[0].training, model[1].training
+    (True, True, False)
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training

@@ -1,0 +1,61 @@
+"""Where networks run by default, and how they run fast: memory layout, and compiling if the machine can."""
+
+import copy
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from srepr.models.call import call
+
+
+def default_device() -> torch.device:
+    """The first GPU, or the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def compile_failure() -> str:
+    """Why torch.compile fails on this machine; empty if it works."""
+    try:
+        torch.compile(lambda x: x.relu() + 1)(torch.ones(4))
+    except Exception as error:  # the compiler's own exceptions have no common base
+        return f"{type(error).__name__}: is a C++ compiler installed?"
+    return ""
+
+
+def can_compile() -> bool:
+    """Whether torch.compile works on this machine; if not, one line on stderr says why."""
+    failure = compile_failure()
+    if failure:
+        print(f"srepr: continuing without compiling ({failure})", file=sys.stderr)
+    return not failure
+
+
+def channels_last(body: nn.Module) -> nn.Module:
+    """The network with the weights of its 2-d convolutions laid out for speed, in place.
+
+    >>> channels_last(nn.Conv2d(2, 2, 3)).weight.is_contiguous(memory_format=torch.channels_last)
+    True
+    """
+    for parameter in body.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return body
+
+
+def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callable[[Any], list[Tensor]]:
+    """A function from inputs to the features of each extractor; compiled, one graph serves all their weights.
+
+    >>> run = runner([nn.Linear(2, 2), nn.Linear(2, 2)])
+    >>> [features.shape for features in run(torch.zeros(5, 2))]
+    [torch.Size([5, 2]), torch.Size([5, 2])]
+    """
+    if compiled and extractors and can_compile():
+        tensors = [{**dict(body.named_parameters()), **dict(body.named_buffers())} for body in extractors]
+        template = copy.deepcopy(extractors[0]).to("meta")  # no weights of its own: no graph for a special case
+        one = torch.compile(lambda values, inputs: functional_call(template, values, (inputs,)))
+        return lambda inputs: [one(values, inputs) for values in tensors]
+    return lambda inputs: [call(extractor, inputs) for extractor in extractors]

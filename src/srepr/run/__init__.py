@@ -1,0 +1,1 @@
+"""Everything that knows a run folder: train, retrain, evaluate and analyze."""

@@ -1,0 +1,171 @@
+"""The classifiers of a run folder by name, and what each says of the test set.
+
+swa, sgd     the networks of stage 1, with their own classifiers
+NAME         heads/NAME, a re-trained classifier on one of them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from srepr.config import Retrain, Stage1
+from srepr.data import LongTailData
+from srepr.data.about import About
+from srepr.data.examples import Examples
+from srepr.data.inputs import ExampleInputs
+from srepr.errors import InputError
+from srepr.features import NetworkFeatures
+from srepr.methods import Representation
+from srepr.metrics import LongTailMetrics, Measured, measure
+from srepr.models.cosine import Cosine
+from srepr.posterior import Posterior
+from srepr.run import checkpoints
+from srepr.run.folder import STAGE_1, head_notes, load_run_data, require_network
+from srepr.run.load import choose_head
+from srepr.storage.arrays import ArrayFolder
+from srepr.storage.files import read_json
+
+CHUNK = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """A network of a run folder that does not change any more, and its features."""
+
+    run: Path
+    network: nn.Module
+    posterior: Posterior
+    about: About
+    cache: Path | None = None
+    """Where features are cached, if not in the run."""
+    workers: int = 0
+    compiled: bool = False
+    quiet: bool = False
+
+    @property
+    def layer(self) -> nn.Linear | Cosine:
+        """The classifier of stage 1."""
+        layer = self.network.get_submodule("fc")
+        assert isinstance(layer, nn.Linear | Cosine)
+        return layer
+
+    def features(
+        self,
+        examples: Examples,
+        representation: Representation,
+        settings: Retrain,
+        *,
+        augment: bool,
+        calibration: Examples | None = None,
+    ) -> NetworkFeatures:
+        """The features of a part of the data; draws are calibrated on it, or on another part."""
+        seed = settings.seed
+        return NetworkFeatures(
+            self.network,
+            self.posterior,
+            ExampleInputs(examples, seed, self.workers, augment),
+            ArrayFolder(None if settings.on_the_fly else self.cache or self.run / "cache"),
+            representation,
+            settings,
+            calibration=None if calibration is None else ExampleInputs(calibration, seed, self.workers),
+            compiled=self.compiled,
+            quiet=self.quiet,
+        )
+
+    def outputs(self, head: nn.Module, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        """(logits [B, K], labels [B]) of a head, chunk by chunk in order, from cached features of plain inputs."""
+        features = self.features(examples, "deterministic", Retrain(samples=1), augment=False).epoch(0)
+        for part in np.array_split(np.arange(len(examples)), -(-len(examples) // CHUNK)):
+            with torch.inference_mode():
+                yield head(features.batch(part)[1]), torch.from_numpy(examples.labels[part])
+
+    def measure(self, head: nn.Module, examples: Examples, weights: Tensor | None = None) -> Measured:
+        """A head on a part of the data."""
+        metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
+        return measure(self.outputs(head, examples), metrics, weights)
+
+
+def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
+    """A network of a run, with its posterior; around the SGD baseline that is one without spread.
+
+    >>> open_network(getfixture("tmp_path"), "swa")
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../representation.safetensors does not exist. Is the training finished?
+    """
+    network, about = checkpoints.load_model(run / STAGE_1[stage1])
+    if stage1 == "swa":
+        posterior = checkpoints.load_posterior(run / "posterior.safetensors", network)
+    else:
+        posterior = Posterior(network)
+        posterior.update(network)
+    return Frozen(run=run, network=network, posterior=posterior, about=about, **options)
+
+
+class TrainedClassifier(NamedTuple):
+    """A classifier of a run, and the network whose features it reads."""
+
+    stage1: Stage1
+    head: nn.Module
+    note: dict[str, Any]
+    """Its settings and metrics; empty for the classifiers of stage 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A trained run: its data, its networks, and its classifiers by name, those of stage 1 first."""
+
+    path: Path
+    data: LongTailData
+    networks: dict[Stage1, Frozen]
+    classifiers: dict[str, TrainedClassifier]
+    _measured: dict[str, Measured] = field(default_factory=dict)
+
+    @cached_property
+    def part(self) -> Examples:
+        """The data that the classifiers are measured on: the test set, or else the validation set."""
+        part = self.data.test if self.data.test is not None else self.data.validation
+        if part is None:
+            raise InputError(f"{self.path} was trained without a test set: there is nothing to measure on. Add one.")
+        return part
+
+    def choose(self, head: str | None = None, *, retrained: bool = False) -> str:
+        """The name of the head to use: the given one, or the default."""
+        names = {name: classifier.stage1 for name, classifier in self.classifiers.items()}
+        return choose_head(self.path, names, head, retrained=retrained)
+
+    def measure(self, name: str) -> Measured:
+        """A classifier on `part`, measured once."""
+        if name not in self._measured:
+            stage1, head, _ = self.classifiers[name]
+            self._measured[name] = self.networks[stage1].measure(head, self.part)
+        return self._measured[name]
+
+
+def open_run(path: Path, *, data_dir: Path | None = None, workers: int = 0, quiet: bool = False) -> Run:
+    """Open a trained run folder; heads that diverged are left out.
+
+    >>> open_run(getfixture("tmp_path") / "nothing")
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    """
+    data = load_run_data(path, data_dir)
+    require_network(path)
+    there: list[Stage1] = [name for name, file in STAGE_1.items() if (path / file).exists()]
+    networks = {name: open_network(path, name, workers=workers, quiet=quiet) for name in there}
+    classifiers: dict[str, TrainedClassifier] = {}
+    for stage1, frozen in networks.items():
+        classifiers[stage1] = TrainedClassifier(stage1, frozen.layer, {})
+    for note in head_notes(path):
+        made = read_json(note)
+        if "diverged" not in made["metrics"]:
+            head = checkpoints.load_head(note.with_suffix(".safetensors"))
+            classifiers[note.stem] = TrainedClassifier(made["stage1"], head, made)
+    return Run(path=path, data=data, networks=networks, classifiers=classifiers)

@@ -1,0 +1,158 @@
+"""Where the arithmetic happens: a Fabric for the machine's settings, after trying what is known to fail badly."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import platform
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from lightning_fabric.utilities.rank_zero import rank_zero_only
+
+from srepr import __version__
+from srepr.config import Machine
+from srepr.errors import InputError
+from srepr.models.hardware import compile_failure
+
+BF16_TRIAL = """
+import torch
+network = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 36, 16))
+with torch.autocast("cpu", torch.bfloat16):
+    network(torch.randn(8, 16, 8, 8).to(memory_format=torch.channels_last)).sum().backward()
+"""
+
+
+def as_launched(machine: Machine) -> Machine:
+    """The settings with the number of processes that torchrun or SLURM has started, where one of them did.
+
+    >>> as_launched(Machine(devices=2)).devices
+    2
+    """
+    if TorchElasticEnvironment.detect():
+        processes, devices = int(os.environ["WORLD_SIZE"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    elif SLURMEnvironment.detect():
+        processes = int(os.environ["SLURM_NTASKS"])
+        devices = processes // int(os.environ.get("SLURM_NNODES", "1"))
+    else:
+        return machine
+    wanted = machine.devices * machine.num_nodes
+    if wanted not in (1, processes):
+        raise InputError(f"{processes} processes were started, and `devices` asks for {wanted}. Leave `devices` out.")
+    return replace(machine, devices=devices, num_nodes=processes // devices)
+
+
+def open_fabric(machine: Machine) -> Fabric:
+    """The Fabric for these settings, not launched yet.
+
+    bfloat16 on a CPU is first tried in a process of its own: a processor that announces the instructions but does not
+    run them ends the process that uses them.
+
+    >>> open_fabric(Machine(accelerator="cpu")).device
+    device(type='cpu')
+    """
+    warnings.filterwarnings("ignore", message=".*does not have many workers|.*isinstance.treespec|.*AMP with fp16")
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    try:
+        fabric = Fabric(
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            num_nodes=machine.num_nodes,
+            precision=machine.precision,
+            strategy="ddp" if machine.devices * machine.num_nodes > 1 else "auto",
+        )
+    except (RuntimeError, ValueError, MisconfigurationException) as error:
+        raise InputError(f"the requested hardware is not available: {error} See: srepr doctor") from None
+    if fabric.device.type == "cpu" and machine.precision == "16-mixed":
+        raise InputError("the precision 16-mixed needs a GPU. Set `precision` to 32-true.")
+    if fabric.device.type == "cpu" and machine.precision == "bf16-mixed":
+        failure = bf16_failure()
+        if failure:
+            raise InputError(f"bfloat16 does not run on this processor ({failure}). Set `precision` to 32-true.")
+    return fabric
+
+
+def process_rank() -> int:
+    """The rank of this process, known before any launch: from the launcher's environment, else 0.
+
+    >>> process_rank()
+    0
+    """
+    return int(getattr(rank_zero_only, "rank", 0))
+
+
+@contextlib.contextmanager
+def failing_together(run: Path) -> Iterator[None]:
+    """What ends one process ends all, and is said once: rank 0 speaks, any other leaves it a note and goes.
+
+    A process that goes closes its connections, which ends the collective operation that the others wait in.
+
+    >>> with failing_together(getfixture("tmp_path")):
+    ...     raise InputError("no such image")
+    Traceback (most recent call last):
+    srepr.errors.InputError: no such image
+    """
+    note = run / "state" / "failure.txt"
+    leads = process_rank() == 0
+    if leads:
+        note.unlink(missing_ok=True)
+    try:
+        yield
+    except InputError as error:
+        if leads:
+            raise
+        note.write_text(str(error))
+        sys.exit(0)
+    except RuntimeError as error:
+        if not re.search("gloo|NCCL|Connection", str(error)):
+            raise
+        if not leads:
+            sys.exit(1)
+        gone = "a process of this run is gone: was it killed? The same command goes on from the last kept state."
+        raise InputError(note.read_text() if note.exists() else gone) from None
+
+
+def bf16_failure() -> str:
+    """How a trial of bfloat16 on the CPU ended in a process of its own; empty where it went well.
+
+    >>> isinstance(bf16_failure(), str)
+    True
+    """
+    trial = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, check=False)  # noqa: S603
+    if trial.returncode < 0:
+        return f"a trial ended with {signal.Signals(-trial.returncode).name}"
+    return f"a trial ended with exit code {trial.returncode}" if trial.returncode else ""
+
+
+def diagnose() -> dict[str, str]:
+    """What `srepr doctor` says of this machine.
+
+    >>> sorted(diagnose())
+    ['bfloat16', 'compile', 'devices', 'lightning', 'python', 'srepr', 'threads', 'torch']
+    """
+    accelerators = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        accelerators.append("Apple GPU")
+    return {
+        "srepr": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning": version("lightning-fabric"),
+        "devices": ", ".join(accelerators) or f"CPU ({torch.backends.cpu.get_cpu_capability()})",
+        "threads": str(torch.get_num_threads()),
+        "compile": compile_failure() or "works",
+        "bfloat16": bf16_failure() or "works",
+    }

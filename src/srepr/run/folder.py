@@ -1,0 +1,242 @@
+"""The run folder: what was trained and how, a log, and the states that a resume starts from.
+
+R/config.json                 the settings, versions, data fingerprint and command
+R/log.jsonl                   one line per epoch
+R/representation.safetensors  the averaged network         R/sgd.safetensors   the SGD baseline
+R/posterior.safetensors       mean, variance and count
+R/heads/NAME.safetensors      a re-trained classifier      R/heads/NAME.json   its settings and metrics
+R/results.json                every metric of every network and head
+R/state/                      the last two states of an unfinished training
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from srepr.config import Stage1
+from srepr.data.sources import NAMED, load
+from srepr.errors import InputError
+from srepr.storage.files import create_folder, plain, read_json, write_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from srepr.data import LongTailData
+
+FORMAT = 1
+STATES_KEPT = 2
+STAGE_1: dict[Stage1, str] = {"sgd": "sgd.safetensors", "swa": "representation.safetensors"}
+
+
+def provenance() -> dict[str, Any]:
+    """Command, versions and machine, for a reader who wants to make the run again.
+
+    >>> sorted(provenance())
+    ['command', 'machine', 'versions']
+    """
+    versions = {"python": platform.python_version()}
+    for package in ("srepr", "torch", "numpy", "lightning-fabric"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    machine = {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()}
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    return {"command": command, "versions": versions, "machine": machine}
+
+
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings under dotted names.
+
+    >>> flatten({"seed": 0, "optim": {"lr": 0.5}})
+    {'seed': 0, 'optim.lr': 0.5}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        flat |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat
+
+
+def flag(name: str) -> str:
+    """A setting as it is typed on the command line.
+
+    >>> flag("optim.swa_lr"), flag("data.image_size")
+    ('--optim.swa-lr', '--image-size')
+    """
+    return "--" + name.removeprefix("data.").replace("_", "-")
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Each setting that differs, in words; empty if none does.
+
+    >>> differences({"data": {"holdout": 0.1}, "optim": {"lr": 0.5}}, {"data": {"holdout": 0.2}, "optim": {}})
+    '`data.holdout` was 0.1, now 0.2; `optim.lr` was 0.5, now None'
+    """
+    before, after = flatten(old), flatten(new)
+    changed = [name for name in sorted({*before, *after}) if before.get(name) != after.get(name)]
+    return "; ".join(f"`{name}` was {before.get(name)}, now {after.get(name)}" for name in changed)
+
+
+def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
+    """Start a run folder, or enter one that was started with the same settings and data.
+
+    `settings` determine the result: if they differ from those in the folder, the run is refused and the difference is
+    named. So are other data, recognised by the fingerprint in `facts["examples"]`. The other facts (provenance, file
+    locations) stay as they were when the run began.
+
+    >>> run = getfixture("tmp_path") / "run"
+    >>> facts = {**provenance(), "examples": {"fingerprint": "a9dc"}}
+    >>> enter_run(run, {"seed": 0}, facts)
+    >>> enter_run(run, {"seed": 1}, facts)
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../run holds a run with other settings: `seed` was 0, now 1. Choose another folder...
+    """
+    config = path / "config.json"
+    wanted = plain(settings)
+    if not config.exists():
+        if path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir()):
+            raise InputError(f"{path} is not empty and not a run folder. Choose another folder with `out`.")
+        create_folder(path)
+        write_json(config, {"format": FORMAT, "settings": wanted, **facts})
+        return
+    changed = differences(read_settings(path), wanted)
+    if changed:
+        raise InputError(
+            f"{path} holds a run with other settings: {changed}. Choose another folder with `out`, or use the old"
+            " settings."
+        )
+    if read_fingerprint(path) != facts["examples"]["fingerprint"]:
+        raise InputError(f"the data changed since {path} was started. Restore it, or choose another `out`.")
+    create_folder(path)
+
+
+def data_facts(data: LongTailData, source: str, data_dir: Path | None) -> dict[str, Any]:
+    """What a run folder keeps about its data: where they are, and what `LongTailData.describe` says.
+
+    >>> from srepr.data import load
+    >>> data_facts(load("digits-lt"), "digits-lt", None)["examples"]["sizes"]
+    {'train': 331, 'test': 597}
+    """
+    place = data_dir if source in NAMED else Path(source)
+    return {"data_dir": str(place.resolve() if place else ""), "examples": data.describe()}
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings with which the run folder was made.
+
+    >>> run = getfixture("tmp_path") / "run"
+    >>> enter_run(run, {"seed": 0}, {"examples": {"fingerprint": "a9dc"}})
+    >>> read_settings(run)
+    {'seed': 0}
+    """
+    if not path.is_dir():
+        raise InputError(f"{path} is not a folder. Name a run made by `srepr train`.")
+    config = read_json(path / "config.json")
+    if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
+        raise InputError(f"{path / 'config.json'} does not describe a run. Name a run made by `srepr train`.")
+    if config.get("format") != FORMAT:
+        raise InputError(
+            f"{path} has run format {config.get('format')}; this version of srepr reads format {FORMAT}. Use the"
+            " version that made it."
+        )
+    settings: dict[str, Any] = config["settings"]
+    return settings
+
+
+def read_fingerprint(path: Path) -> str:
+    """The fingerprint of the data with which the run folder was made."""
+    return str(read_json(path / "config.json")["examples"]["fingerprint"])
+
+
+def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
+    """The data with which the run was made, from where they were then or from `data_dir`; other data are refused.
+
+    >>> load_run_data(getfixture("tmp_path") / "nothing")
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    """
+    settings = read_settings(run)
+    stored = read_json(run / "config.json").get("data_dir")
+    source, place = settings["source"], data_dir or (Path(stored) if stored else None)
+    if source not in NAMED and place is not None:
+        within = place / Path(source).name
+        source = within if within.exists() else place
+    options = {**settings["data"], "counts": settings["data"]["counts"] or None}
+    data = load(source, data_dir=place, seed=settings["seed"], **options)
+    if data.fingerprint() != read_fingerprint(run):
+        raise InputError(f"the data in {place or source} are not those that {run} was trained on. Restore them.")
+    return data
+
+
+def head_notes(run: Path) -> list[Path]:
+    """The notes of a run's heads, the oldest first."""
+    return sorted((run / "heads").glob("*.json"), key=lambda note: note.stat().st_mtime_ns)
+
+
+def require_network(path: Path) -> None:
+    """Raise an InputError if the run has no averaged network yet."""
+    if not (path / STAGE_1["swa"]).exists():
+        raise InputError(
+            f"{path} has no trained network yet. Finish it with the `srepr train` command that started it."
+        )
+
+
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Lock the run folder: a second writer is refused. The lock ends with the process, however it ends.
+
+    >>> with sole_writer(getfixture("tmp_path")):
+    ...     pass
+    """
+    with (path / ".lock").open("w") as lock:
+        try:
+            # A record lock, which forked workers do not share: they outlive a killed process by some seconds.
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError):
+            raise InputError(f"another process is writing to {path}. Wait for it, or choose another folder.") from None
+        for partial in path.rglob(".*.partial"):
+            partial.unlink(missing_ok=True)
+        yield
+
+
+def save_state(path: Path, position: tuple[int, int], tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
+    """Keep what a resume at `position` (index of the epoch, step in it) needs; all older states but one are deleted.
+
+    >>> run = getfixture("tmp_path")
+    >>> import torch
+    >>> for epoch in range(4):
+    ...     save_state(run, (epoch, 0), {"w": torch.ones(1)}, {"loss": 0.1})
+    >>> sorted(file.name for file in (run / "state").iterdir())
+    ['000002-0000000.safetensors', '000003-0000000.safetensors']
+    """
+    from srepr.storage.tensors import save_tensors
+
+    folder = path / "state"
+    folder.mkdir(exist_ok=True)
+    name = "{:06d}-{:07d}.safetensors".format(*position)
+    save_tensors(folder / name, tensors, {"note": json.dumps({**note, "position": position})})
+    for old in sorted(folder.glob("*-*.safetensors"))[:-STATES_KEPT]:
+        old.unlink(missing_ok=True)
+
+
+def newest_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The last state that can be read, as (tensors, note); None if there is none.
+
+    >>> newest_state(getfixture("tmp_path")) is None
+    True
+    """
+    from srepr.storage.tensors import load_tensors
+
+    for file in sorted((path / "state").glob("*-*.safetensors"), reverse=True):
+        with contextlib.suppress(InputError):
+            tensors, metadata = load_tensors(file)
+            return tensors, json.loads(metadata["note"])
+    return None

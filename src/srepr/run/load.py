@@ -1,0 +1,76 @@
+"""A classifier of a run folder, or of an exported file, ready to predict: `srepr.load`.
+
+Nothing of the training is imported here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from srepr.classifier import Classifier
+from srepr.config import Stage1
+from srepr.errors import InputError, unknown
+from srepr.methods import Method
+from srepr.models.split import replace_classifier
+from srepr.run import checkpoints
+from srepr.run.folder import STAGE_1, head_notes, read_settings, require_network
+from srepr.storage.files import read_json
+
+
+def choose_head(path: Path, known: dict[str, Stage1], head: str | None, *, retrained: bool = False) -> str:
+    """The given head, or the default one: `srepr`, or else the newest on the averaged network, or else the newest.
+
+    `known` maps each classifier, the oldest first, to its network. Without any re-trained one the averaged network is
+    the default, unless `retrained` asks for a head.
+
+    >>> choose_head(Path("R"), {"swa": "swa", "la": "swa", "sgd-la": "sgd"}, None)
+    'la'
+    """
+    if head is not None:
+        if head not in known:
+            raise unknown(f"head in {path}", head, known, hint="; make it with: srepr retrain --name")
+        return head
+    heads = [name for name in known if name not in STAGE_1]
+    if not heads:
+        if retrained:
+            raise InputError(f"{path} has no re-trained classifier. Make one with: srepr retrain {path}")
+        return "swa"
+    averaged = [name for name in heads if known[name] == "swa"]
+    return "srepr" if "srepr" in heads else (averaged or heads)[-1]
+
+
+def load(path: str | Path, head: str | None = None) -> Classifier:
+    """Read a classifier from a run folder or an exported file, ready to predict; no data are needed.
+
+    `head` is a head of the run, or `swa` or `sgd` for a network of stage 1. By default it is `srepr`, or else the
+    newest head on the averaged network. The classifier knows its class names and how inputs are prepared:
+    `classifier.predict("photo.jpg")` works as on the command line.
+
+    >>> load("nothing")
+    Traceback (most recent call last):
+    srepr.errors.InputError: nothing is not a folder. Name a run made by `srepr train`.
+    """
+    path = Path(path)
+    if path.suffix == ".safetensors":
+        if head is not None:
+            raise InputError(f"{path} holds a single classifier. Leave `head` out.")
+        return checkpoints.load_classifier(path)
+    name, note = find_head(path, head)
+    if not note:
+        return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
+    network, about = checkpoints.load_model(path / STAGE_1[note["stage1"]])
+    network = replace_classifier(network, "fc", checkpoints.load_head(path / "heads" / f"{name}.safetensors"))
+    rho, temperature = (float(note["settings"][key]) for key in ("rho", "temperature"))
+    expects = Method(**note["method"]).expected_prior(about.counts, rho)
+    return checkpoints.ready(network, about, temperature=temperature, expects=expects)
+
+
+def find_head(path: Path, head: str | None = None) -> tuple[str, dict[str, Any]]:
+    """The name and the note of a head of a run folder; the note of a network of stage 1 is empty."""
+    read_settings(path)
+    require_network(path)
+    notes = {note.stem: read_json(note) for note in head_notes(path) if note.with_suffix(".safetensors").exists()}
+    stage1: dict[str, Stage1] = {name: name for name, file in STAGE_1.items() if (path / file).exists()}
+    name = choose_head(path, stage1 | {name: note["stage1"] for name, note in notes.items()}, head)
+    return name, notes.get(name, {})

@@ -1,0 +1,122 @@
+"""The log of a training, log.jsonl: a line for each epoch, and what it says about time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from srepr.representation import Moment
+from srepr.storage.files import plain, read_json, write_text
+
+
+def log_line(moment: Moment, before: float, seconds: float, device: torch.device) -> dict[str, Any]:
+    """The log's line about a finished epoch, of which `before` examples were seen before a resume."""
+    loss, correct, seen = moment.sums.tolist()
+    return {
+        "branch": moment.epoch.branch,
+        "epoch": moment.epoch.number,
+        "loss": loss / seen,
+        "acc": correct / seen,
+        "lr": moment.rate,
+        "images_per_second": round((seen - before) / seconds, 1),
+        "peak_memory_mib": peak_memory_mib(device),
+    }
+
+
+def epoch_line(line: Mapping[str, Any], epochs: int, time_left: str) -> str:
+    """A line of the log for people.
+
+    >>> epoch_line({"branch": "swa", "epoch": 150, "loss": 0.5, "acc": 0.9, "lr": 0.1, "images_per_second": 400.0},
+    ...            200, "20 min 3 s")
+    'swa   151/200  loss 0.5000  acc 90.0 %  lr 0.1000   400 images/s  20 min 3 s left'
+    """
+    return (
+        f"{line['branch']:<5} {line['epoch'] + 1}/{epochs}  loss {line['loss']:.4f}  acc {100 * line['acc']:.1f} %"
+        f"  lr {line['lr']:.4f}  {line['images_per_second']:4.0f} images/s  {time_left} left"
+    )
+
+
+def peak_memory_mib(device: torch.device) -> int:
+    """Peak memory so far, of the GPU or of this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) >> 20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+def tensorboard(run: Path, begin: int) -> Any:
+    """A TensorBoard writer into the run folder, or None if the extra is not installed."""
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(run / "tensorboard"), purge_step=begin)
+
+
+def append_log(path: Path, line: Mapping[str, Any]) -> None:
+    r"""Add one line to the run's log.
+
+    >>> run = getfixture("tmp_path")
+    >>> append_log(run, {"epoch": 0, "loss": 2.3})
+    >>> (run / "log.jsonl").read_text()
+    '{"epoch": 0, "loss": 2.3}\n'
+    """
+    with (path / "log.jsonl").open("a") as log:
+        log.write(json.dumps(plain(line)) + "\n")
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of the log; a last line that a kill cut short is left out.
+
+    >>> read_log(getfixture("tmp_path"))
+    []
+    """
+    log = path / "log.jsonl"
+    lines = []
+    for line in log.read_text().splitlines() if log.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            lines.append(json.loads(line))
+    return lines
+
+
+def cut_log(path: Path, lines: int) -> None:
+    """Keep the first `lines` lines of the log: the epochs after the resumed state are run again.
+
+    >>> run = getfixture("tmp_path")
+    >>> for epoch in range(3):
+    ...     append_log(run, {"epoch": epoch})
+    >>> cut_log(run, 1)
+    >>> read_log(run)
+    [{'epoch': 0}]
+    """
+    kept = read_log(path)[:lines]
+    write_text(path / "log.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def seconds_of_training(path: Path) -> dict[str, float]:
+    """Wall-clock seconds of each branch of stage 1 (trunk, swa, sgd), by the pace in the log.
+
+    >>> seconds_of_training(getfixture("tmp_path"))
+    {}
+    """
+    seconds: dict[str, float] = {}
+    lines = read_log(path)
+    config = read_json(path / "config.json") if lines else {}
+    for line in lines:
+        images = images_per_epoch(config["examples"]["sizes"]["train"], config["settings"]["batch_size"])
+        seconds[line["branch"]] = seconds.get(line["branch"], 0.0) + images / float(line["images_per_second"])
+    return seconds
+
+
+def images_per_epoch(examples: int, batch_size: int) -> int:
+    """How many images an epoch of stage 1 takes: whole batches only, unless there is just one.
+
+    >>> images_per_epoch(331, 32), images_per_epoch(20, 32)
+    (320, 20)
+    """
+    return max(examples - examples % batch_size, min(examples, batch_size))

@@ -1,0 +1,127 @@
+"""`srepr retrain`: heads on the frozen network of a run folder, from one feature cache, each a small file."""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from srepr.config import Retrain, Stage1, stage2_epochs
+from srepr.data import LongTailData
+from srepr.errors import InputError
+from srepr.methods import Method
+from srepr.representation import Diverged
+from srepr.retraining import train_head
+from srepr.run.checkpoints import save_head
+from srepr.run.classifiers import Frozen, open_network
+from srepr.run.evaluate import measure_head
+from srepr.run.folder import STAGE_1, differences, load_run_data, read_settings, sole_writer
+from srepr.storage.files import plain, read_json, write_json
+
+
+def retrain_run(
+    run: Path,
+    methods: dict[str, Method],
+    settings: Retrain | None = None,
+    *,
+    stage1: Stage1 = "swa",
+    data_dir: Path | None = None,
+    cache: Path | None = None,
+    workers: int = 0,
+    compiled: bool = False,
+    overwrite: bool = False,
+    quiet: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Train a head for each (name, method) on the run's network, write heads/NAME, and return their metrics.
+
+    All heads share one feature cache, in the run or in the folder `cache`. A head that exists with the same settings
+    is kept; with other settings it is refused. A method that diverges is reported in its metrics (`diverged`), and the
+    others continue.
+
+    >>> from srepr.methods import METHODS
+    >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
+    Traceback (most recent call last):
+    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    """
+    trained = read_settings(run)
+    if not (run / "results.json").exists():
+        raise InputError(f"the training in {run} is not finished. Finish it with the `srepr train` that started it.")
+    if not (run / STAGE_1[stage1]).exists():
+        raise InputError(f"{run} has no {STAGE_1[stage1]}. Train one with: srepr train --baseline")
+    frozen = open_network(run, stage1, cache=cache, workers=workers, compiled=compiled, quiet=quiet)
+    settings = settings or Retrain()
+    settings = replace(
+        settings,
+        epochs=settings.epochs or stage2_epochs(trained["epochs"]),
+        batch_size=settings.batch_size or trained["batch_size"],
+        weight_decay=settings.decay(len(frozen.about.counts)),
+    )
+    for name, how in methods.items():
+        _check_possible(run, name, how, stage1, trained)
+    data = load_run_data(run, data_dir)
+    with sole_writer(run):
+        (run / "heads").mkdir(exist_ok=True)
+        results = read_json(run / "results.json")
+        made_of = {
+            name: {"stage1": stage1, "method": asdict(how), "settings": asdict(settings)}
+            for name, how in methods.items()
+        }
+        kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in made_of.items()}
+        for name, how in methods.items():
+            results[name] = kept[name] or make_head(frozen, name, how, settings, made_of[name], data)
+            write_json(run / "results.json", results)
+    return {name: results[name] for name in methods}
+
+
+def _check_possible(run: Path, name: str, how: Method, stage1: Stage1, trained: dict[str, Any]) -> None:
+    if not re.fullmatch(r"\w[\w.+-]*", name) or name in STAGE_1:
+        raise InputError(f"a head cannot be called {name!r}. Use letters, digits, '-', '+', '.' and '_'.")
+    if how.representation == "swag" and stage1 == "sgd":
+        raise InputError(f"{name} draws from the posterior, and the SGD baseline has none. Set `stage1` to swa.")
+    if how.representation == "swag" and "imported" in trained:
+        collect = f"srepr train {trained['source']} --from {run} --out NEW"
+        raise InputError(f"{name} draws from a posterior, and an imported network has none. Collect one: {collect}")
+
+
+def make_head(
+    frozen: Frozen, name: str, how: Method, settings: Retrain, made_of: dict[str, Any], data: LongTailData
+) -> dict[str, Any]:
+    """Train, measure and write one head; its metrics, or `diverged` with the reason."""
+    began = time.monotonic()
+    source = frozen.features(data.train, how.representation, settings, augment=True)
+    note, weights = (frozen.run / "heads" / f"{name}.{suffix}" for suffix in ("json", "safetensors"))
+    try:
+        head = train_head(source, frozen.layer, frozen.about.counts, how, settings, quiet=frozen.quiet)
+    except Diverged as error:
+        metrics: dict[str, Any] = {"diverged": str(error)}
+        note.unlink(missing_ok=True)
+        weights.unlink(missing_ok=True)
+    else:
+        seconds = round(time.monotonic() - began, 2)
+        metrics = {**measure_head(frozen, head, data), "seconds": seconds}
+        note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old note
+        save_head(weights, head, made_of)
+    write_json(note, {**made_of, "metrics": metrics})
+    return metrics
+
+
+def kept_metrics(run: Path, name: str, made_of: dict[str, Any]) -> dict[str, Any] | None:
+    """The metrics of a head that was made with the same settings; None if there is none of that name.
+
+    >>> kept_metrics(getfixture("tmp_path"), "srepr", {}) is None
+    True
+    """
+    file = run / "heads" / f"{name}.json"
+    if not file.exists():
+        return None
+    found = read_json(file)
+    metrics: dict[str, Any] = found.pop("metrics")
+    old, new = ({"stage1": made["stage1"], **made["method"], **made["settings"]} for made in (found, plain(made_of)))
+    changed = differences(old, new)
+    if changed:
+        raise InputError(
+            f"{run} has a head {name!r} with other settings: {changed}. Choose another `name`, or set `overwrite`."
+        )
+    return metrics

@@ -1,0 +1,323 @@
+"""`srepr train`: data and settings in, a run folder with the averaged network, its posterior and its metrics out.
+
+Everything random is a function of (seed, epoch, step, rank), so a run that was killed continues to the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srepr.config import Machine, Stage1, Train
+from srepr.data import LongTailData, load
+from srepr.data.about import About
+from srepr.data.augment import mixup, mixup_weights
+from srepr.data.examples import Examples
+from srepr.data.loading import batches
+from srepr.data.randomness import Stream, uniforms
+from srepr.data.sampling import epoch_batches
+from srepr.errors import InputError
+from srepr.models import NETWORKS
+from srepr.models.batchnorm import update_batchnorm
+from srepr.models.hardware import can_compile
+from srepr.posterior import Posterior
+from srepr.progress import Progress
+from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, descend, plan, sgd
+from srepr.run import folder
+from srepr.run.checkpoints import build_network, save_model, save_posterior
+from srepr.run.devices import as_launched, failing_together, open_fabric, process_rank
+from srepr.run.evaluate import measure_network, on_parts
+from srepr.run.folder import STAGE_1
+from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
+from srepr.storage.files import read_json, write_json
+from srepr.storage.tensors import load_tensors, save_tensors
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Start:
+    """A network to continue from, described for the data that it continues with, and a SHA-256 of its file."""
+
+    network: nn.Module
+    about: About
+    digest: str
+
+
+def train(
+    settings: Train,
+    out: Path,
+    *,
+    data_dir: Path | None = None,
+    machine: Machine | None = None,
+    start: Callable[[LongTailData], Start] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Train, average, recompute BatchNorm, evaluate; the metrics of `swa` (and `sgd`), as in `R/results.json`.
+
+    An unfinished run continues; a finished one is left as it is. Other settings or data are refused. `start` gives a
+    network that is already trained (`srepr.importing.start`): training continues from its weights, and the run
+    keeps it as the baseline.
+
+    >>> train(Train(source="digits-lt", network="resnet9"), getfixture("tmp_path") / "run")
+    Traceback (most recent call last):
+    srepr.errors.InputError: unknown network 'resnet9'; did you mean resnet8? Known: ...
+    """
+    machine = as_launched(machine or Machine())
+    data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
+    given = None if start is None else start(data)
+    if given is not None and settings.baseline:
+        raise InputError("the network to start from is the baseline. Leave `baseline` out.")
+    about = describe(settings, data) if given is None else given.about
+    settings = replace(settings, network=about.network)
+    share = min(settings.batch_size, len(data.train)) // (machine.devices * machine.num_nodes)
+    if share < 2:
+        raise InputError(f"each process gets {share} of a batch, and BatchNorm needs 2. Raise `batch_size`.")
+    if settings.mixup and share % 2:
+        raise InputError(f"mixup pairs the examples of a process, and {share} is odd. Change `batch_size`.")
+    fabric = open_fabric(machine)
+
+    leads = process_rank() == 0
+    if leads:
+        arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
+        wanted = {**asdict(settings), **arithmetic}
+        wanted["data"]["protocol"] = data.protocol
+        if given is not None:
+            wanted["from"] = given.digest
+        facts = folder.data_facts(data, settings.source, data_dir)
+        folder.enter_run(out, wanted, {**folder.provenance(), **facts})
+        if data.skipped:
+            first = f"{data.skipped[0]} is the first" if len(data.skipped) > 1 else data.skipped[0]
+            print(f"srepr: skipped {len(data.skipped):,} bad images ({first})", file=sys.stderr)
+        (out / "state").mkdir(exist_ok=True)
+    with folder.sole_writer(out) if leads else nullcontext():
+        if not (out / "results.json").exists():
+            fabric.launch()
+            with failing_together(out):
+                try:
+                    run_branches(settings, about, data, machine, fabric, out, given)
+                except Diverged as error:
+                    kept = f" The last good state is in {out / 'state'}." if folder.newest_state(out) else ""
+                    raise InputError(f"{error}{kept} Train into a new folder.") from None
+        elif leads:
+            shutil.rmtree(out / "state", ignore_errors=True)
+    results: dict[str, dict[str, Any]] = read_json(out / "results.json")
+    return results
+
+
+def data_options(settings: Train) -> dict[str, Any]:
+    """The settings of the data in the form that `srepr.data.load` takes."""
+    return {**asdict(settings.data), "counts": settings.data.counts or None}
+
+
+def describe(settings: Train, data: LongTailData) -> About:
+    """The network that the settings ask for on these data; a network takes `inputs` (vectors) or `channels` (images).
+
+    >>> describe(Train(source="digits-lt"), load("digits-lt")).network
+    'resnet32'
+    """
+    shape = data.train.shape
+    network = settings.network
+    if network == "auto":
+        network = "mlp" if len(shape) == 1 else "resnet32" if shape[1] <= 64 else "resnet50"
+    known = {"inputs": math.prod(shape), "channels": shape[0], "shortcut": settings.shortcut}
+    takes = inspect.signature(NETWORKS[network]).parameters if network in NETWORKS else ()
+    if "channels" in takes and len(shape) == 1:
+        raise InputError(f"{network} takes images, and {settings.source} has vectors. Set `network` to mlp.")
+    about = About.of(data, network, {name: value for name, value in known.items() if name in takes})
+    build_network(about)  # an unknown network is refused before anything is written
+    return about
+
+
+def run_branches(
+    settings: Train,
+    about: About,
+    data: LongTailData,
+    machine: Machine,
+    fabric: Fabric,
+    out: Path,
+    given: Start | None = None,
+) -> None:
+    """Train, and write each branch's network when it is finished; the results come last and mark the end."""
+    leads = fabric.global_rank == 0
+
+    def finish(name: Stage1, network: nn.Module) -> None:
+        options: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size}
+        options |= {"workers": machine.workers, "quiet": not leads}
+        metrics = on_parts(data, lambda part: measure_network(network, part, about.counts, **options))
+        if leads:
+            write_json(out / "state" / f"{name}.json", metrics)
+            save_model(out / STAGE_1[name], network, about)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seed)
+        network = build_network(about) if given is None else copy.deepcopy(given.network)
+        network = network.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if given is not None:
+            finish("sgd", network)
+        for branch, learner in train_representation(network, data.train, settings, machine, fabric, out):
+            average = branch == "swa"
+            finish(branch, averaged(learner, data, settings, machine, fabric) if average else learner.network)
+            if average and leads:
+                save_posterior(out / "posterior.safetensors", learner.posterior)
+    fabric.barrier()
+    if leads:
+        names = ["sgd", "swa"] if settings.baseline or given else ["swa"]
+        write_json(out / "results.json", {name: read_json(out / "state" / f"{name}.json") for name in names})
+        shutil.rmtree(out / "state")
+    fabric.barrier()
+
+
+def train_representation(
+    network: nn.Module, train: Examples, settings: Train, machine: Machine, fabric: Fabric, run: Path
+) -> Iterator[tuple[Stage1, Learner]]:
+    """Run the plan from where the run folder stands to its end, yielding the learner after each branch's last epoch.
+
+    Rank 0 writes: a state after every epoch (and within long ones), and a line of the log.
+    """
+    epochs, writes = plan(settings.epochs, settings.swa_start, baseline=settings.baseline), fabric.global_rank == 0
+    optimizer = sgd(network, settings.optim)
+    wrapped = torch.compile(network) if machine.compile and can_compile() else network
+    model, wrapped_optimizer = fabric.setup(cast(nn.Module, wrapped), optimizer)
+    learner = Learner(network, optimizer, Posterior(network, classifier="fc"))
+    steps = len(epoch_batches(train.labels, batch_size=settings.batch_size, seed=settings.seed, epoch=0))
+    fork = run / "state" / "fork.safetensors"
+
+    def branch_off(index: int) -> None:
+        """Before the epoch at `index`: keep where the two branches part, or return there."""
+        if settings.baseline and index < len(epochs) and epochs[index].number == settings.swa_start:
+            if epochs[index].branch == "swa" and writes:
+                save_tensors(fork, learner.state())
+            if epochs[index].branch == "sgd":
+                learner.load(load_tensors(fork)[0], with_posterior=False)
+
+    position, sums = (0, 0), [0.0, 0.0, 0.0]
+    kept = folder.newest_state(run)
+    if kept is not None:
+        tensors, note = kept
+        learner.load(tensors)
+        position, sums = tuple(note["position"]), note["sums"]
+    if not position[1]:
+        branch_off(position[0])
+    if writes:
+        cut_log(run, position[0])
+    board = tensorboard(run, position[0]) if writes else None
+    saved = began = time.monotonic()
+    before = sums[2]
+    done = position[0] * steps + position[1]
+    with Progress("train", total=len(epochs) * steps, done=done, quiet=not writes) as progress:
+        for moment in descend(
+            learner,
+            epochs,
+            partial(stream, train, settings, machine, fabric),
+            optim=settings.optim,
+            loss=F.cross_entropy,
+            steps=steps,
+            model=model,
+            optimizer=wrapped_optimizer,
+            backward=fabric.backward,
+            reduce=partial(summed, fabric),
+            start=position,
+            sums=sums,
+            limit=EXPLODED * math.log(len(train.class_names)),
+            advance=progress.advance,
+        ):
+            if not moment.done:
+                if writes and time.monotonic() - saved > 60 * machine.checkpoint_minutes:
+                    note = {"sums": moment.sums.tolist()}
+                    folder.save_state(run, (moment.index, moment.step), learner.state(), note)
+                    saved = time.monotonic()
+                continue
+            line = log_line(moment, before, time.monotonic() - began, fabric.device)
+            if writes:
+                append_log(run, line)
+                if board is not None:
+                    for name in ("loss", "acc", "lr"):
+                        board.add_scalar(f"{line['branch']}/{name}", line[name], line["epoch"])
+                progress.say(epoch_line(line, settings.epochs, progress.time_left()))
+            epoch = moment.epoch
+            if epoch.branch != "trunk" and epoch.number == settings.epochs - 1:
+                for buffer in network.buffers():  # each process has its own BatchNorm statistics: rank 0's count
+                    buffer.copy_(fabric.broadcast(buffer))
+                yield epoch.branch, learner
+            if writes:
+                note = {"sums": [0.0, 0.0, 0.0]}
+                folder.save_state(run, (moment.index + 1, 0), learner.state(), note)
+            fabric.barrier()
+            branch_off(moment.index + 1)
+            before, saved, began = 0.0, time.monotonic(), time.monotonic()
+    if board is not None:
+        board.close()
+
+
+def stream(
+    train: Examples, settings: Train, machine: Machine, fabric: Fabric, index: int, epoch: Epoch, first: int
+) -> Iterator[Batch]:
+    """The batches of an epoch for this process from the step `first` on, augmented and perhaps mixed."""
+    order = epoch_batches(
+        train.labels,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        epoch=epoch.number,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+    )
+    loading = batches(train, order[first:], view=(settings.seed, epoch.number), workers=machine.workers)
+    for step, (inputs, labels, indices) in enumerate(loading, start=first + 1):
+        seed_step(settings.seed, index, step, fabric.global_rank)
+        inputs, labels = inputs.to(fabric.device), labels.to(fabric.device)
+        targets = labels
+        if settings.mixup:
+            one_hot = F.one_hot(labels, len(train.class_names)).float()
+            draws = uniforms(settings.seed, epoch.number, indices, 1, stream=Stream.MIXUP)[:, 0]
+            inputs, targets = mixup(inputs, one_hot, mixup_weights(settings.mixup, draws))
+        yield Batch(inputs, labels, targets)
+
+
+def averaged(learner: Learner, data: LongTailData, settings: Train, machine: Machine, fabric: Fabric) -> nn.Module:
+    """A copy of the network with the SWA weights, and its own BatchNorm statistics over the training data."""
+    network = copy.deepcopy(learner.network)
+    learner.posterior.apply_mean(network)
+    order = epoch_batches(
+        data.train.labels,
+        batch_size=settings.batch_size,
+        seed=settings.seed,
+        epoch=settings.epochs,
+        rank=fabric.global_rank,
+        world_size=fabric.world_size,
+        drop_last=False,
+    )
+    order = [share for share in order if len(share)]  # of a last batch smaller than the number of processes
+    views = batches(data.train, order, view=(settings.seed, settings.epochs), workers=machine.workers)
+    update_batchnorm(network, (inputs for inputs, _, _ in views), reduce=partial(summed, fabric))
+    return network
+
+
+def summed(fabric: Fabric, tensor: Tensor) -> Tensor:
+    """The sum of a tensor over all processes."""
+    return cast(Tensor, fabric.all_reduce(tensor, reduce_op="sum"))
+
+
+def seed_step(seed: int, epoch: int, step: int, rank: int) -> None:
+    """Make torch's own randomness (dropout) a function of the place in the run.
+
+    >>> seed_step(0, 3, 7, 0); first = torch.rand(1)
+    >>> seed_step(0, 3, 7, 0); bool(torch.rand(1) == first)
+    True
+    """
+    torch.manual_seed(int(np.random.SeedSequence((seed, epoch, step, rank)).generate_state(1, np.uint64)[0] >> 1))

@@ -1,0 +1,258 @@
+"""Every form of data gives the same batches, every form of model the same logits; a wrong one is named."""
+
+from collections import UserDict, namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
+
+from srepr.data.loaders import as_labels, count_labels, loader, split
+from srepr.errors import InputError
+from srepr.models.call import call, to_device
+
+X = torch.arange(10, dtype=torch.float32).view(5, 2)
+Y = torch.tensor([0, 2, 2, 1, 0])
+
+
+class Rows(Dataset):
+    """Dict rows, as a Hugging Face data set gives them."""
+
+    def __init__(self, key="labels"):
+        self.key = key
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return {"x": X[index], self.key: int(Y[index])}
+
+
+class Kept(Dataset):
+    """Labels beside the inputs, as torchvision keeps them; reading an example fails."""
+
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+    def __len__(self):
+        return len(Y)
+
+    def __getitem__(self, index):
+        raise AssertionError("the labels are known without reading an example")
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(zip(X, Y.tolist(), strict=True))
+
+
+class OnlyIndexable:
+    """Not a torch Dataset, but can be indexed: what `datasets.Dataset` is."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return X[index], int(Y[index])
+
+
+class Reiterable:
+    def __iter__(self):
+        return iter([(X[:3], Y[:3]), (X[3:], Y[3:])])
+
+
+SOURCES = {
+    "tensors": (X, Y),
+    "list of tensors": [X, Y],
+    "numpy": (X.numpy(), Y.numpy()),
+    "numpy float64, list": (X.numpy().astype(np.float64), Y.tolist()),
+    "dataset": TensorDataset(X, Y),
+    "loader": DataLoader(TensorDataset(X, Y), batch_size=2),
+    "dict rows": Rows(),
+    "dict rows, label": Rows("label"),
+    "iterable dataset": Stream(),
+    "indexable": OnlyIndexable(),
+    "iterable of batches": Reiterable(),
+    "list of batches": [(X[:3], Y[:3]), (X[3:], Y[3:])],
+    "list of three batches": [(X[:3], Y[:3]), (X[3:4], Y[3:4]), (X[4:], Y[4:])],
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_gives_the_same_examples_twice(name):
+    batches = loader(SOURCES[name], batch_size=2)
+    for _ in range(2):
+        parts = [split(batch) for batch in batches]
+        inputs = torch.cat([part["x"] if isinstance(part, dict) else part for part, _ in parts])
+        assert torch.equal(inputs, X)
+        assert inputs.dtype == torch.float32
+        assert torch.equal(torch.cat([labels for _, labels in parts]), Y)
+
+
+def test_a_loader_is_returned_as_it_is_and_a_dataset_gets_the_batch_size():
+    assert loader(SOURCES["loader"], batch_size=4) is SOURCES["loader"]
+    assert [len(labels) for _, labels in loader((X, Y), batch_size=4)] == [4, 1]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((batch for batch in [(X, Y)]), "a generator can be read only once: pass a DataLoader or a Dataset"),
+        (iter([(X, Y)]), "only once"),
+        ((X, Y[:3]), "5 inputs but 3 labels"),
+        ({"train": (X, Y)}, "dict"),
+        ("cifar10-lt", "str"),
+        (3, "int"),
+        ((X, Y.float()), "float32"),
+    ],
+)
+def test_data_that_cannot_be_read_is_named(data, message):
+    with pytest.raises(InputError, match=message):
+        loader(data)
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ({"x": X}, r"no 'labels' among \['x'\]"),
+        (X, "a batch must be"),
+        ((X, Y, Y), "a batch must be"),
+        ((X, Y.double()), "float64"),
+        ((X, Y - 1), "label -1 is negative"),
+        ((X, Y[:, None]), r"shape \[5, 1\]"),
+        ((X[0], 1), r"shape \[\]"),
+        ((X, ["cat"] * 5), "labels are <U3"),
+    ],
+)
+def test_a_batch_without_proper_labels_is_named(batch, message):
+    with pytest.raises(InputError, match=message):
+        split(batch)
+
+
+def test_split_takes_any_mapping_and_leaves_it_whole():
+    batch = UserDict({"x": X, "labels": Y.to(torch.uint8)})
+    inputs, labels = split(batch)
+    assert list(inputs) == ["x"]
+    assert labels.dtype == torch.int64
+    assert set(batch) == {"x", "labels"}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16, np.int32, np.uint32, bool])
+def test_labels_of_every_whole_dtype_become_int64(dtype):
+    labels = as_labels(np.array([1, 0], dtype=dtype))
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == [1, 0]
+
+
+def test_a_label_beyond_the_classes_is_named():
+    assert as_labels([2], classes=3).tolist() == [2]
+    with pytest.raises(InputError, match="label 3 is out of range: with 3 classes the last is 2"):
+        as_labels([0, 3], classes=3)
+
+
+class Wrapped(nn.Module):
+    def __init__(self, wrap):
+        super().__init__()
+        self.wrap = wrap
+
+    def forward(self, x):
+        return self.wrap(2 * x)
+
+
+Output = namedtuple("Output", ["loss", "logits"])
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda z: z,
+        lambda z: (z, "aux"),
+        lambda z: [z],
+        lambda z: {"loss": 0, "logits": z},
+        lambda z: SimpleNamespace(logits=z),
+        lambda z: Output(loss=0, logits=z),
+    ],
+)
+def test_call_finds_the_logits_in_every_wrapping(wrap):
+    assert torch.equal(call(Wrapped(wrap), X), 2 * X)
+    assert torch.equal(call(Wrapped(wrap), {"x": X}), 2 * X)
+
+
+@pytest.mark.parametrize("wrap", [lambda z: None, lambda z: {"loss": z}, lambda z: ()])
+def test_call_names_a_model_without_logits(wrap):
+    with pytest.raises(InputError, match="Wrapped returns no logits"):
+        call(Wrapped(wrap), X)
+
+
+def test_to_device_reaches_nested_tensors_and_keeps_the_structure():
+    moved = to_device({"a": X, "b": [X, (X, "text")], "c": None}, "meta")
+    assert moved["a"].is_meta
+    assert moved["b"][0].is_meta
+    assert moved["b"][1][0].is_meta
+    assert moved["b"][1][1] == "text"
+    assert isinstance(moved["b"][1], tuple)
+    assert moved["c"] is None
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_counts_are_the_same_from_every_source(name):
+    assert count_labels(SOURCES[name]) == [2, 1, 2]
+    assert count_labels(SOURCES[name], classes=5) == [2, 1, 2, 0, 0]
+
+
+@pytest.mark.parametrize("attributes", [{"targets": Y.tolist()}, {"labels": Y.numpy()}, {"targets": Y}])
+def test_labels_kept_by_a_dataset_are_counted_without_reading_it(attributes):
+    assert count_labels(Kept(**attributes)) == [2, 1, 2]
+    assert count_labels(Subset(Subset(Kept(**attributes), [0, 1, 2]), [1, 2])) == [0, 0, 2]
+
+
+class Misleading(OnlyIndexable, Dataset):
+    def __init__(self, **attributes):
+        self.__dict__.update(attributes)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"labels": ["cat", "dog", "owl"]},
+        {"labels": [0, 1, 2]},
+        {"targets": np.eye(5)},
+        {"targets": [0] * 5, "target_transform": lambda label: label + 1},
+    ],
+)
+def test_attributes_that_are_not_the_labels_are_not_believed(attributes):
+    assert count_labels(Misleading(**attributes)) == [2, 1, 2]
+
+
+def test_samplers_that_leave_examples_out_count_and_those_that_reweigh_do_not():
+    subset, data = SubsetRandomSampler([1, 2, 3]), TensorDataset(X, Y)
+    assert count_labels(DataLoader(data, sampler=subset, batch_size=2)) == [0, 1, 2]
+    assert count_labels(DataLoader(data, batch_sampler=BatchSampler(subset, 2, drop_last=False))) == [0, 1, 2]
+    only_the_first = WeightedRandomSampler([1.0, 0, 0, 0, 0], num_samples=5)
+    assert count_labels(DataLoader(data, sampler=only_the_first)) == [2, 1, 2]
+
+
+def test_counting_nothing_or_too_many_classes_is_named():
+    with pytest.raises(InputError, match="no examples"):
+        count_labels([])
+    with pytest.raises(InputError, match="out of range"):
+        count_labels((X, Y), classes=2)
+
+
+@given(st.lists(st.integers(0, 9999), min_size=1, max_size=50))
+def test_counts_are_numpys(labels):
+    counts = count_labels((torch.zeros(len(labels), 1), labels), classes=10_000)
+    assert counts == np.bincount(labels, minlength=10_000).tolist()

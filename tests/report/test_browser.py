@@ -1,0 +1,342 @@
+"""The page of `srepr report` in a real browser: it draws, sorts, filters, explains itself and fits everywhere."""
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from srepr.data.longtail import groups
+from srepr.progress import duration
+from srepr.report.page import render
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'srepr[test]'")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the system's chromium on PATH")
+
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+HOSTILE = '</script><img src=x onerror="document.title=1">'
+DOT = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5E"
+    "rkJggg=="
+)
+
+
+def made_up(classes, name="made-up"):
+    """A run as `describe_run` describes one, with so many classes of every size."""
+    generator = np.random.default_rng(classes)
+    counts = np.geomspace(500, 2, classes).astype(int)
+    before, after = np.linspace(0.9, 0.1, classes), generator.random(classes)
+
+    def side(label, per_class, nll, ece):
+        edges = (np.arange(15) + 0.5) / 15
+        bins = [{"count": 40.0, "confidence": float(x), "accuracy": float(x**2)} for x in edges]
+        bins[0] = {"count": 0.0, "confidence": None, "accuracy": None}
+        accuracies = {key: float(per_class[members].mean()) for key, members in groups(counts).items()}
+        row = {"name": label, **accuracies, "acc": float(per_class.mean()), "nll": nll, "ece": ece}
+        return {**row, "per_class": [None, *per_class[1:].tolist()], "bins": bins}
+
+    def row(side):
+        return {key: value for key, value in side.items() if key not in ("per_class", "bins")}
+
+    swa, srepr = side("SWA", before, 2.0, 0.3), side("SRepr", after, "inf", 0.1)
+    boxes = [{"low": m / 2, "q1": m, "median": 2 * m, "q3": 3 * m, "high": 4 * m} for m in (1e-4, 2e-4, 3e-4, 4e-4)]
+    spread = {"pearson": None, "quartiles": boxes, "per_class": [None, *(after[1:] / 1000).tolist()]}
+    example = {"predicted": 0, "confidence": 0.99, "image": DOT}
+    return {
+        "name": name,
+        "source": "birds",
+        "facts": "resnet8",
+        "verdict": "SRepr changes something.",
+        "flips": "Of 9 examples 3 became right and 2 became wrong.",
+        "results": [row(swa), {"name": "cRT", **dict.fromkeys(groups(counts), None), "diverged": "at 5"}, row(srepr)],
+        "before": swa,
+        "after": srepr,
+        "classes": [HOSTILE, *(f"bird {k}" for k in range(1, classes))],
+        "counts": counts.tolist(),
+        "tested": [0] + [10] * (classes - 1),
+        "groups": np.select(list(groups(counts).values()), list(groups(counts)), "").tolist(),
+        "dispersion": {
+            "samples": 2,
+            "ensemble": [{"samples": m, "acc": 0.5 + m / 10, "nll": 2.0, "ece": 0.1 / m} for m in (1, 2)],
+            "single": {"acc": 0.5, "nll": "inf", "ece": 0.2},
+            "feature": spread,
+            "probability": spread,
+        },
+        "worst": [{"class": 1, "confusions": [{"class": 0, "count": 3}], "examples": [example] * 5}],
+        "cost": [{"what": "Stage 2, SRepr", "seconds": 0.01}, {"what": "Stage 1", "seconds": 4000}],
+        "settings": {"seed": "0"},
+        "head_settings": {"lr": "0.1"},
+        "provenance": {"command": "srepr train birds"},
+    }
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with playwright.sync_playwright() as running:
+        context = running.chromium.launch_persistent_context(
+            tmp_path_factory.mktemp("profile"), executable_path=CHROMIUM, headless=True, args=FLAGS
+        )
+        yield context
+        context.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Open a page about some runs; nothing may go wrong in it, and nothing be fetched but the file itself."""
+    page = browser.new_page()
+    page.set_viewport_size({"width": 1200, "height": 900})
+    problems, requests = [], []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    visited = []
+
+    def open_page(*runs, file=tmp_path / "report.html"):
+        visited.append(file.as_uri())
+        if runs:
+            file.write_text(render(runs), encoding="utf-8")
+        page.goto(file.as_uri())
+        page.locator("#classes svg .count").first.wait_for(state="attached")
+        return page
+
+    yield open_page
+    page.close()
+    assert problems == []
+    assert {address for address in requests if not address.startswith("data:")} == set(visited)
+
+
+def column(page, section, number):
+    """The cells of a column of a section's table."""
+    return page.locator(f"#{section} > .wide tbody tr > :nth-child({number})").all_inner_texts()
+
+
+def tip(page, section):
+    """What is said about the mark under the mouse or the keyboard; nothing where it is hidden."""
+    return page.locator(f"#{section} .tip:visible").all_inner_texts()
+
+
+def test_a_real_report_draws_itself(visit, srepr, trained, tmp_path):
+    run = shutil.copytree(trained, tmp_path / "run")
+    assert srepr("retrain", run, "--epochs", 1, "--samples", 2, "--json").code == 0
+    assert srepr("report", run, "--no-dispersion").code == 0
+    page = visit(file=run / "report.html")
+    assert page.locator("#classes svg .count").count() == 10
+    assert page.locator("#worst img").count() > 0
+
+
+def test_everything_is_there_and_the_page_is_not_blank(visit):
+    page = visit(made_up(12))
+    assert page.locator(".sentence").inner_text() == "SRepr changes something."
+    assert page.locator("figure").count() == 1 + 2 + 4 + 3
+    assert page.locator("figure svg > title").count() == page.locator("figure svg > desc").count() == 10
+    for image in page.locator("main img").all():
+        assert image.get_attribute("alt")
+        assert image.evaluate("image => image.complete && image.naturalWidth > 0")
+    assert column(page, "cost", 2) == ["< 0.1 s", duration(4000)]
+    assert "diverged: at 5" in page.locator("#results").inner_text()
+    assert "∞" in page.locator("#results").inner_text()
+    picture = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
+    assert len(picture.getcolors(picture.width * picture.height)) > 100
+    assert all(band.std() > 4 for band in np.array_split(np.asarray(picture), 5))
+
+
+def test_a_hostile_name_is_shown_and_does_nothing(visit):
+    page = visit(made_up(12))
+    assert column(page, "classes", 1)[0] == HOSTILE
+    assert page.title() == "birds: srepr report"
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_the_classes_sort_by_every_column(visit):
+    run = made_up(12)
+    page = visit(run)
+    names = [run["classes"][k] for k in np.argsort(run["before"]["per_class"][1:]) + 1]
+    page.get_by_label("Sort by").select_option("before")
+    assert column(page, "classes", 1) == [*names, HOSTILE]  # a class without examples comes last
+    page.get_by_role("button", name="Reverse").click()
+    assert column(page, "classes", 1) == [*names[::-1], HOSTILE]
+
+    change = np.subtract(run["after"]["per_class"][1:], run["before"]["per_class"][1:])
+    page.locator("#classes thead button", has_text="Change").click()
+    assert column(page, "classes", 1) == [run["classes"][k] for k in np.argsort(-change) + 1] + [HOSTILE]
+    assert page.locator("#classes th[aria-sort]").get_attribute("aria-sort") == "descending"
+    page.locator("#classes .plot").hover(position={"x": 60, "y": 100})
+    assert tip(page, "classes")[0].startswith(column(page, "classes", 1)[0])
+
+    page.get_by_label("Sort by").select_option("name")
+    assert column(page, "classes", 1)[1:] == [f"bird {k}" for k in range(1, 12)]  # 2 before 10
+
+
+def test_the_classifiers_sort_with_the_best_first_and_the_missing_last(visit):
+    run = made_up(12)
+    page = visit(run)
+    accuracy = {side["name"]: side["acc"] for side in (run["before"], run["after"])}
+    heading = page.locator("#results thead button", has_text="All")
+    heading.click()
+    assert column(page, "results", 1) == [*sorted(accuracy, key=accuracy.get, reverse=True), "cRT"]
+    page.keyboard.press("Enter")  # the focus has stayed on the heading
+    assert column(page, "results", 1) == [*sorted(accuracy, key=accuracy.get), "cRT"]
+    best = page.locator("#results td.best").all_inner_texts()
+    assert f"{100 * max(accuracy.values()):.2f}" in best
+    assert "2.000" in best
+
+
+def test_filters_leave_what_they_say(visit):
+    run = made_up(12)
+    page = visit(run)
+    everything = len(column(page, "classes", 1))
+    page.locator("#classes .choice label", has_text="few").click()
+    few = [name for name, group in zip(run["classes"], run["groups"], strict=True) if group == "few"]
+    assert 0 < len(few) < everything == 12
+    assert column(page, "classes", 1) == few
+    assert page.locator("#classes svg .count").count() == len(few)
+    page.get_by_label("Find").fill("BIRD 11")
+    assert column(page, "classes", 1) == ["bird 11"]
+    assert page.locator("#classes output").inner_text() == "1 of 12 classes"
+    page.get_by_label("Find").fill("ostrich")
+    assert "No class answers to that" in column(page, "classes", 1)[0]
+    page.get_by_label("Find").fill("")
+    page.locator("#classes .choice label", has_text="all").click()
+    assert len(column(page, "classes", 1)) == everything
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):
+    page = visit(made_up(12), made_up(30, "other"))
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    wanted = page.evaluate(
+        "[...document.querySelectorAll('a, button:not(:disabled), select, [type=search], .plot, .wide, summary')]"
+        ".filter(element => element.checkVisibility()).length"
+    )
+    reached = 0
+    for _ in range(3 * wanted):
+        kind, outline = page.evaluate(
+            """() => {
+              const here = document.activeElement, shown = here.type === "radio" ? here.nextElementSibling : here;
+              return [here.type ?? here.tagName, getComputedStyle(shown).outlineStyle];
+            }"""
+        )
+        if kind == "BODY":
+            break
+        assert outline == "solid"
+        reached += kind != "radio"
+        page.keyboard.press("Tab")
+    assert reached == wanted
+
+
+def test_a_chart_speaks_to_the_mouse_and_to_the_arrow_keys(visit):
+    page = visit(made_up(12))
+    assert tip(page, "classes") == []
+    page.locator("#classes .plot").hover(position={"x": 1000, "y": 100})
+    assert tip(page, "classes")[0].splitlines()[0] == "bird 11"
+    page.mouse.move(2, 2)
+    assert tip(page, "classes") == []
+
+    page.get_by_role("radio", name="all").focus()
+    page.keyboard.press("Tab")
+    assert tip(page, "classes")[0].splitlines()[0] == HOSTILE
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    name, size, before, after = tip(page, "classes")[0].splitlines()
+    assert (name, size) == ("bird 2", f"{made_up(12)['counts'][2]} training examples (many), 10 tested")
+    assert before == f"SWA: {100 * made_up(12)['before']['per_class'][2]:.1f} %"
+    assert after.startswith(f"SRepr: {100 * made_up(12)['after']['per_class'][2]:.1f} % (")
+    page.keyboard.press("End")
+    assert tip(page, "classes")[0].startswith("bird 11\n")
+    page.keyboard.press("Escape")
+    assert tip(page, "classes") == []
+    for section in ("calibration", "dispersion"):
+        for plot in page.locator(f"#{section} .plot").all():
+            plot.focus()
+            page.keyboard.press("Home")
+            assert len(tip(page, section)) == 1
+
+
+def test_the_numbers_of_a_chart_are_a_table_as_well(visit):
+    page = visit(made_up(12))
+    page.locator("#calibration summary").first.click()
+    rows = page.locator("#calibration details").first.locator("tbody tr")
+    assert rows.count() == 14  # of 15 bins one is empty
+    assert rows.last.inner_text().split("\t") == ["96.7 %", "93.4 %", "40"]
+
+
+def test_several_runs_are_side_by_side_and_one_at_a_time(visit):
+    page = visit(made_up(12, "first"), made_up(30, "second"))
+    assert page.locator("#verdict h2").all_inner_texts() == ["first", "second"]
+    assert page.locator("#results thead [colspan]").all_inner_texts() == ["first birds", "second birds"]
+    assert page.locator("#results tbody tr").first.locator("td").count() == 12
+    assert page.locator("#classes output").inner_text() == "12 of 12 classes"
+    page.get_by_role("radio", name="first").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#classes output").inner_text() == "30 of 30 classes"
+    assert "second" in page.locator("#provenance").inner_text()
+
+
+def test_colours_follow_the_system_until_the_button_is_pressed(visit):
+    page = visit(made_up(12))
+
+    def paper():
+        return sum(
+            map(int, page.evaluate("getComputedStyle(document.body).backgroundColor").strip("rgb()").split(","))
+        )
+
+    page.emulate_media(color_scheme="light")
+    light = paper()
+    page.emulate_media(color_scheme="dark")
+    dark = paper()
+    assert light > 700
+    assert dark < 150
+    page.locator("#theme").click()
+    assert paper() == light
+    page.reload()
+    assert paper() == light  # remembered for the session
+    page.emulate_media(color_scheme="light")
+    page.locator("#theme").click()
+    assert paper() == dark
+    page.emulate_media(media="print")
+    assert paper() == light
+
+
+@pytest.mark.parametrize("width", [360, 768, 1600])
+def test_the_page_fits_the_window(visit, width):
+    page = visit(made_up(40, "a-very-long-name-of-a-run-folder"), made_up(12))
+    page.set_viewport_size({"width": width, "height": 740})
+    page.wait_for_function(
+        "width => document.querySelector('#classes .plot svg').viewBox.baseVal.width < width", arg=width
+    )
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_thousands_of_classes_stay_quick(visit):
+    page = visit(made_up(2000))
+    assert 20 < page.locator("#classes svg .count").count() < 400
+    assert len(column(page, "classes", 1)) == 20
+    page.locator("#classes .plot").hover(position={"x": 500, "y": 100})
+    assert "classes: bird" in tip(page, "classes")[0]
+    spent = page.evaluate(
+        """() => {
+          const began = performance.now(), find = document.querySelector("[name=text]");
+          for (const text of ["bird 1", "bird 12", ""]) {
+            find.value = text;
+            find.dispatchEvent(new Event("input"));
+          }
+          return performance.now() - began;
+        }"""
+    )
+    assert spent < 3000  # three complete redraws, and a busy machine
+    page.get_by_role("button", name="Next").click()
+    assert page.locator(".pages span").inner_text() == "21 to 40 of 2,000"
+    page.get_by_label("Find").fill("bird 77")
+    assert column(page, "classes", 1) == ["bird 77", *(f"bird {k}" for k in range(770, 780))]
+    assert page.locator("#classes svg .count").count() == 11

@@ -1,0 +1,316 @@
+"""`srepr report`: what the page says is what the run says, and the page is a file that needs nothing else."""
+
+import base64
+import dataclasses
+import io
+import json
+import math
+import re
+import shutil
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from sklearn.metrics import confusion_matrix
+
+from srepr.config import RECIPES
+from srepr.data import ArrayExamples, load
+from srepr.methods import METHODS
+from srepr.report.content import describe_run
+from srepr.report.mistakes import CLASSES, CONFUSIONS, EXAMPLES, picture, predictions, worst_classes
+from srepr.report.page import render
+from srepr.report.verdict import flips, verdict
+from srepr.run.analyze import analyze
+from srepr.run.classifiers import open_run
+from srepr.run.folder import read_fingerprint
+from srepr.run.log import read_log
+from srepr.storage.files import read_json, write_json
+
+BLOCK = re.compile(r'<script id="data" type="application/json">(.*?)</script>', re.DOTALL)
+SWA = {"many": 0.75, "medium": 0.4, "few": 0.121, "acc": 0.5, "ece": 0.3}
+
+
+@pytest.fixture(scope="module")
+def shared(trained, tmp_path_factory):
+    """A run with two heads; no test changes it."""
+    from srepr.cli import main
+
+    run = shutil.copytree(trained, tmp_path_factory.mktemp("reported") / "run")
+    assert main(["retrain", str(run), "--method", "srepr", "crt", "--epochs", "2", "--samples", "2", "--json"]) == 0
+    return run
+
+
+@pytest.fixture
+def run(shared, tmp_path):
+    return shutil.copytree(shared, tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def described(shared):
+    return {"name": "run", **describe_run(open_run(shared, quiet=True), dispersion=False)}
+
+
+def content(page):
+    """The runs in the JSON block of a page."""
+    return json.loads(BLOCK.search(page)[1])["runs"]
+
+
+def read(file):
+    return content(file.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (
+            {"many": 0.72, "few": 0.314, "acc": 0.55, "ece": 0.15},
+            "raises accuracy on the few-shot classes from 12.1 % to 31.4 % and lowers ECE from 0.300 to 0.150,"
+            " at the price of 3.0 points on the many-shot classes.",
+        ),
+        (
+            {"few": 0.314, "acc": 0.55, "ece": 0.15},
+            "raises accuracy on the few-shot classes from 12.1 % to 31.4 % and lowers ECE from 0.300 to 0.150.",
+        ),
+        (
+            {"few": 0.05, "medium": 0.38, "acc": 0.48, "ece": 0.4},
+            "lowers accuracy on the few-shot classes from 12.1 % to 5.0 % and raises ECE from 0.300 to 0.400,"
+            " and loses 2.0 points on the medium-shot classes and 2.0 points overall.",
+        ),
+        (
+            {"few": 0.05, "many": 0.8, "ece": 0.4},
+            "lowers accuracy on the few-shot classes from 12.1 % to 5.0 % and raises ECE from 0.300 to 0.400,"
+            " but gains 5.0 points on the many-shot classes.",
+        ),
+        (
+            {"few": 0.2, "ece": 0.4},
+            "raises accuracy on the few-shot classes from 12.1 % to 20.0 % but raises ECE from 0.300 to 0.400.",
+        ),
+        (
+            {"ece": 0.1},
+            "leaves accuracy on the few-shot classes at 12.1 % and lowers ECE from 0.300 to 0.100.",
+        ),
+        (
+            {"few": 0.12104, "ece": 0.3004},
+            "changes nothing: accuracy on the few-shot classes stays at 12.1 % and ECE at 0.300.",
+        ),
+        (
+            {"many": 0.76},
+            "leaves accuracy on the few-shot classes at 12.1 % and leaves ECE at 0.300,"
+            " but gains 1.0 points on the many-shot classes.",
+        ),
+    ],
+)
+def test_the_verdict_says_what_the_numbers_say(after, expected):
+    assert verdict("SRepr", SWA, SWA | after) == f"SRepr {expected}"
+
+
+def test_without_rare_classes_the_verdict_is_about_the_rarest_there_are():
+    few, medium = ({**SWA, "few": None}, {**SWA, "few": None, "medium": None})
+    assert "accuracy on the medium-shot classes from 40.0 % to 50.0 %" in verdict("LA", few, few | {"medium": 0.5})
+    assert "accuracy on the many-shot classes from 75.0 % to 80.0 %" in verdict("LA", medium, medium | {"many": 0.8})
+
+
+fractions = st.floats(0, 1)
+measured = st.fixed_dictionaries(dict.fromkeys(SWA, fractions))
+
+
+@given(measured, measured)
+def test_a_verdict_and_its_reverse_contradict_each_other(before, after):
+    there, back = verdict("A", before, after), verdict("A", after, before)
+    assert ("changes nothing" in there) == ("changes nothing" in back)
+    for what in ("accuracy on the few-shot classes from", "ECE from"):
+        assert (f"raises {what}" in there) == (f"lowers {what}" in back)
+    assert (f"raises accuracy on the few-shot classes from {100 * before['few']:.1f} %" in there) == (
+        round(100 * after["few"], 1) > round(100 * before["few"], 1)
+    )
+
+
+@given(st.integers(0, 60), st.integers(0, 60))
+def test_chance_is_the_exact_sign_test(gained, lost):
+    n, tail = gained + lost, min(gained, lost)
+    p = min(1.0, 2 * sum(math.comb(n, k) for k in range(tail + 1)) / 2**n)
+    said = flips(gained, lost, 1000)
+    assert said.startswith(f"Of 1,000 examples {gained} became right and {lost} became wrong")
+    shown = re.search(r"p (=|<) ([\d.]+)\)", said)
+    assert float(shown[2]) == pytest.approx(p, abs=6e-4) if shown[1] == "=" else p < 0.001
+    if abs(p - 0.05) > 1e-9:
+        assert ("chance alone can explain" in said) == (p > 0.05)
+
+
+@given(st.integers(2, 15), st.integers(0, 80), st.integers(0, 2**32 - 1))
+def test_the_worst_classes_and_their_confusions_are_those_of_the_confusion_matrix(classes, n, seed):
+    generator = np.random.default_rng(seed)
+    labels, predicted = generator.integers(0, classes, (2, n))
+    confidence = generator.random(n)
+    part = ArrayExamples(np.zeros((n, 2), dtype=np.float32), labels, tuple(map(str, range(classes))))
+    found = worst_classes(part, predicted, confidence)
+    matrix = confusion_matrix(labels, predicted, labels=range(classes)) if n else np.zeros((classes, classes), int)
+    errors = matrix.sum(1) - matrix.diagonal()
+    share = errors / np.maximum(matrix.sum(1), 1)
+
+    assert len(found) == min(CLASSES, (errors > 0).sum())
+    assert [share[bad["class"]] for bad in found] == sorted(share[errors > 0], reverse=True)[:CLASSES]
+    for bad in found:
+        row = matrix[bad["class"]] * (np.arange(classes) != bad["class"])
+        assert all(row[c["class"]] == c["count"] for c in bad["confusions"])
+        assert [c["count"] for c in bad["confusions"]] == sorted(row[row > 0], reverse=True)[:CONFUSIONS]
+        wrong = confidence[(labels == bad["class"]) & (predicted != labels)]
+        assert [example["confidence"] for example in bad["examples"]] == sorted(wrong, reverse=True)[:EXAMPLES]
+
+
+def test_small_pictures_are_the_pixels_and_large_ones_are_jpeg():
+    test = load("digits-lt").test
+    kind, data = picture(test, 3).split(",")
+    assert kind == "data:image/png;base64"
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), test.inputs[3, 0])
+    large = ArrayExamples(np.zeros((1, 3, 96, 96), dtype=np.uint8), np.array([0]), ("night",))
+    assert picture(large, 0).startswith("data:image/jpeg;base64,")
+    assert picture(ArrayExamples(np.zeros((1, 2), dtype=np.float32), np.array([0]), ("row",)), 0) is None
+
+
+def test_the_page_is_about_the_run(srepr, run):
+    answer = srepr("report", run, "--no-dispersion")
+    assert answer.code == 0
+    (page,) = read(run / "report.html")
+    assert answer.out.splitlines() == [page["verdict"], f"The report is {run / 'report.html'}"]
+    results = read_json(run / "results.json")
+    assert [row["name"] for row in page["results"]] == ["SGD", "SWA", "SRepr", "cRT"]
+    for row, metrics in zip(page["results"], results.values(), strict=True):
+        assert all(row[key] == pytest.approx(metrics[key], rel=1e-4) for key in ("many", "few", "acc", "nll", "ece"))
+    assert (page["name"], page["source"], page["dispersion"]) == ("run", "digits-lt", None)
+    assert (page["before"]["name"], page["after"]["name"]) == ("SWA", "SRepr")
+    assert page["after"]["per_class"] == pytest.approx(results["srepr"]["per_class"], rel=1e-4)
+    assert page["groups"] == ["many"] + 4 * ["medium"] + 5 * ["few"]
+    assert sum(page["tested"]) == 597
+    assert str(run.parent) not in json.dumps({**page, "provenance": None, "worst": None})
+    assert read_fingerprint(run) in page["provenance"]["data"]
+    assert page["settings"]["optim.swa-lr"] == "0.02"
+    assert page["head_settings"]["distill"] == "yes"
+
+
+def test_the_flips_are_counted_over_the_same_examples(shared, described):
+    opened = open_run(shared, quiet=True)
+    right = {name: predictions(opened, name)[0] == opened.part.labels for name in ("swa", "srepr")}
+    gained, lost = (right["srepr"] & ~right["swa"]).sum(), (right["swa"] & ~right["srepr"]).sum()
+    assert described["flips"].startswith(f"Of 597 examples {gained} became right and {lost} became wrong")
+    assert right["srepr"].sum() - right["swa"].sum() == gained - lost
+    for bad in described["worst"]:
+        accuracy = right["srepr"][opened.part.labels == bad["class"]].mean()
+        assert described["after"]["per_class"][bad["class"]] == pytest.approx(accuracy)
+        assert all(example["image"].startswith("data:image/png") for example in bad["examples"])
+
+
+def test_the_cost_is_that_of_the_log_and_of_the_notes(shared, described):
+    cost = {item["what"]: item["seconds"] for item in described["cost"]}
+    paces = [331 / line["images_per_second"] for line in read_log(shared) if line["branch"] == "swa"]
+    assert len(paces) == 2
+    assert cost["Stage 1, averaging the weights"] == pytest.approx(sum(paces))
+    assert cost["Stage 2, cRT"] == read_json(shared / "heads/crt.json")["metrics"]["seconds"]
+
+
+def test_the_head_is_srepr_or_the_one_that_is_named_or_the_newest(srepr, run):
+    answer = srepr("report", run, "--no-dispersion", "--head", "crt", "--json", "-o", run / "sub" / "crt.html")
+    page = run / "sub" / "crt.html"
+    assert json.loads(answer.out) == {"report": str(page), "verdicts": [read(page)[0]["verdict"]]}
+    assert read(page)[0]["after"]["name"] == "cRT"
+    for file in ("heads/srepr.json", "heads/srepr.safetensors"):
+        (run / file).unlink()
+    assert srepr("report", run, "--no-dispersion").out.startswith("cRT ")
+
+
+def test_several_runs_share_a_page(srepr, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    other = shutil.copytree(run, tmp_path / "elsewhere" / "run")
+    answer = srepr("report", run, other, "--no-dispersion")
+    assert [line.split(": ")[0] for line in answer.out.splitlines()] == [
+        str(run),
+        str(other),
+        "The report is report.html",
+    ]
+    assert [page["name"] for page in read(tmp_path / "report.html")] == [f"{tmp_path.name}/run", "elsewhere/run"]
+
+
+def test_an_analysis_of_the_same_head_is_used_again(srepr, run):
+    opened = open_run(run, quiet=True)
+    found = analyze(opened, head="srepr", samples=2)
+    (run / "analysis").mkdir()
+    write_json(run / "analysis" / "analysis.json", found)
+    assert srepr("report", run, "--json").code == 0
+    spread = read(run / "report.html")[0]["dispersion"]
+    assert (spread["samples"], len(spread["ensemble"])) == (2, 2)
+    assert spread["feature"]["pearson"] == pytest.approx(found["dispersion"]["feature"]["pearson"], rel=1e-4)
+    assert spread["probability"]["per_class"] == pytest.approx(
+        found["dispersion"]["probability"]["per_class"], rel=1e-4
+    )
+
+    assert srepr("report", run, "--json", "--head", "crt").code == 0
+    assert read(run / "report.html")[0]["dispersion"]["samples"] == 10
+
+
+class Tags(HTMLParser):
+    """Every tag and attribute that a browser would see."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.attributes = [], set()
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes |= {name for name, _ in attributes}
+
+
+def test_a_name_is_text_whatever_it_is(described):
+    hostile = ['</script><img src=x onerror="alert(1)">', "<!--<script>", "$title ${data} &amp;", "a\u2028b", '"\\']
+    names = [*hostile, *described["classes"][len(hostile) :]]
+    page = render([{**described, "name": hostile[0], "source": hostile[0], "classes": names}])
+    (found,) = content(page)
+    assert found["classes"] == names
+    assert (found["name"], found["source"]) == (hostile[0], hostile[0])
+    clean = Tags(render([described]))
+    assert Tags(page).tags == clean.tags
+    assert clean.tags.count("script") == 2
+    assert not [name for name in Tags(page).attributes if name.startswith("on")]
+
+
+def test_the_page_needs_nothing_but_itself(described):
+    page = render([described])
+    own = BLOCK.sub("", page)
+    assert [word for word in ("http:", "https:", "//", "url(", "@import", "src=", "<link") if word in own] == []
+    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+    assert f'http-equiv="Content-Security-Policy" content="{policy}"' in page
+
+
+def test_numbers_that_json_does_not_know_stay_readable(described):
+    (found,) = content(render([{**described, "after": {**described["after"], "nll": math.inf}}]))
+    assert found["after"]["nll"] == "inf"
+
+
+def test_a_hundred_classes_with_pictures_fit_in_a_page(described):
+    noise = np.random.default_rng(0).integers(0, 256, (600, 3, 32, 32), dtype=np.uint8)
+    part = ArrayExamples(noise, np.arange(600) % 100, tuple(f"class {k}" for k in range(100)))
+    worst = worst_classes(part, (np.arange(600) + 1) % 100, np.linspace(0, 1, 600))
+    assert sum(len(bad["examples"]) for bad in worst) == CLASSES * EXAMPLES
+    assert len(render([{**described, "worst": worst}])) < 1_000_000
+
+
+def test_what_cannot_be_reported_on_is_said_in_one_line(srepr, run, trained, tmp_path):
+    assert srepr("report", tmp_path / "nothing").complaint.endswith("Name a run made by `srepr train`.")
+    assert "has no head 'lws'. Name one with --head: srepr, crt" in srepr("report", run, "--head", "lws").complaint
+    assert f"is a folder. Name the file to write: {tmp_path}" in srepr("report", run, "-o", tmp_path).complaint
+    assert "needs a run folder" in srepr("report").complaint
+    bare = shutil.copytree(trained, tmp_path / "bare")
+    assert f"has no re-trained classifier. Make one with: srepr retrain {bare}" in srepr("report", bare).complaint
+    assert not (bare / "report.html").exists()
+
+
+def test_the_demo_ends_with_a_report(srepr, tmp_path, monkeypatch):
+    monkeypatch.setitem(RECIPES, "digits-lt", dataclasses.replace(RECIPES["digits-lt"], epochs=1))
+    monkeypatch.setattr("srepr.cli.demo.METHODS", {name: METHODS[name] for name in ("crt", "srepr")})
+    answer = srepr("demo", "--out", tmp_path / "demo")
+    assert answer.out.splitlines()[-1] == f"The report is {tmp_path / 'demo' / 'report.html'}"
+    assert len(read(tmp_path / "demo" / "report.html")[0]["results"]) == 4
+    assert set(json.loads(srepr("demo", "--out", tmp_path / "demo", "--json").out)) == {"sgd", "swa", "crt", "srepr"}

@@ -1,0 +1,129 @@
+"""Two processes on the CPU: one result, one voice, and no process that waits for ever for one that is gone."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.kill import SREPR, outcome, progress, start
+from PIL import Image
+
+from srepr.run.folder import read_settings
+from srepr.storage.files import read_json
+
+# 331 % 22 = 1: of the last batch of a pass over everything, the second process has nothing.
+TRAIN_22 = ["train", "digits-lt", "--baseline", "--epochs", "6", "--batch-size", "22", "--checkpoint-minutes", "0"]
+PATIENCE = 120  # seconds; on an idle machine nothing here takes ten
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def ends(pid: int) -> bool:
+    """Whether a process that has let go of the pipe is gone, which may take it a moment."""
+    until = time.monotonic() + PATIENCE
+    while alive(pid) and time.monotonic() < until:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
+def start_and_wait_for_progress(words: list[str], run: Path) -> tuple[subprocess.Popen, int]:
+    """The first process, and the id of the second."""
+    before, process = progress(run), start(words)
+    while process.poll() is None and progress(run) <= before:
+        time.sleep(0.01)
+    (second,) = children(process.pid)
+    return process, second
+
+
+@pytest.fixture(scope="module")
+def torchrun(tmp_path_factory):
+    """An undisturbed run, started by torchrun, which says how many processes there are."""
+    run = tmp_path_factory.mktemp("torchrun") / "run"
+    launcher = [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", "2", SREPR]
+    words = [*launcher, *TRAIN_22, "--out", run, "--json"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return run, done
+
+
+def test_one_process_speaks(torchrun):
+    run, done = torchrun
+    assert json.loads(done.stdout) == read_json(run / "results.json")
+    assert len([line for line in done.stderr.splitlines() if line.startswith("trunk 1/6")]) == 1
+    assert read_settings(run)["devices"] == 2
+
+
+def test_the_saved_networks_are_those_that_were_measured(srepr, torchrun, tmp_path):
+    """BatchNorm statistics differ between the processes; rank 0's are saved, and all must measure with them."""
+    run = shutil.copytree(torchrun[0], tmp_path / "run")
+    expected, found = read_json(run / "results.json"), json.loads(srepr("evaluate", run, "--json").out)
+    for name in ("sgd", "swa"):
+        assert found[name]["per_class"] == expected[name]["per_class"]
+        assert found[name]["nll"] == pytest.approx(expected[name]["nll"], rel=1e-6)
+
+
+def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, torchrun):
+    """Here the processes are started by srepr itself; the one that is left does not wait for the other for ever."""
+    run = tmp_path / "run"
+    words = [*TRAIN_22, "--devices", "2", "--out", str(run)]
+
+    first, second = start_and_wait_for_progress(words, run)
+    os.kill(second, signal.SIGKILL)
+    _, err = first.communicate(timeout=PATIENCE)
+    assert "Traceback" not in err
+    if first.returncode != -signal.SIGKILL:  # Lightning, which looks every five seconds, may be faster than we are
+        assert first.returncode == 2
+        assert err.splitlines()[-1].startswith("srepr: a process of this run is gone")
+
+    first, second = start_and_wait_for_progress(words, run)
+    first.kill()
+    _, err = first.communicate(timeout=PATIENCE)  # the second holds the same pipe
+    assert "Traceback" not in err
+    assert ends(second)
+
+    last = start(words)
+    _, err = last.communicate(timeout=PATIENCE)
+    assert last.returncode == 0, err
+    assert outcome(run) == outcome(torchrun[0])
+
+
+def test_what_cannot_be_read_is_said_once(tmp_path):
+    """The pictures break while both processes are at work; either may be the first to find out."""
+    chance = np.random.default_rng(0)
+    for number in range(16):
+        path = tmp_path / "birds" / ("crow" if number % 2 else "wren") / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(chance.integers(0, 256, (80, 80, 3), np.uint8)).save(path)
+    words = ["train", str(tmp_path / "birds"), "--protocol", "paper", "--network", "resnet8", "--image-size", "72"]
+    words += ["--epochs", "999", "--batch-size", "4", "--workers", "0", "--devices", "2"]
+    first, second = start_and_wait_for_progress([*words, "--out", str(tmp_path / "run")], tmp_path / "run")
+    for path in (tmp_path / "birds").rglob("*.png"):
+        path.write_bytes(path.read_bytes()[:100])
+    _, err = first.communicate(timeout=PATIENCE)
+    (said,) = [line for line in err.splitlines() if line.startswith("srepr: ")]
+    assert first.returncode == 2
+    assert "cannot be decoded" in said
+    assert "Traceback" not in err
+    assert ends(second)
+
+
+def test_bad_input_ends_before_a_second_process_begins(srepr, tmp_path):
+    words = ["train", "digits-lt", "--devices", "2", "--network", "resnet9", "--out", tmp_path / "run"]
+    before = children(os.getpid())
+    assert srepr(*words).complaint.startswith("no network is called 'resnet9'")
+    assert children(os.getpid()) == before

@@ -1,0 +1,119 @@
+"""Evaluating again gives the numbers that the training wrote, from wherever the data are now."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from srepr.config import Train
+from srepr.data import load
+from srepr.errors import InputError
+from srepr.run.checkpoints import load_model
+from srepr.run.evaluate import evaluate_run, measure_network
+from srepr.run.train import train
+from srepr.storage.files import read_json, write_json
+
+
+@pytest.fixture
+def copied(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "copied")
+
+
+@pytest.fixture(scope="module")
+def arrays(tmp_path_factory):
+    """A run on arrays with a test part, and the file."""
+    folder = tmp_path_factory.mktemp("arrays")
+    chance = np.random.default_rng(0)
+    y = {"y_train": np.repeat([0, 1, 2], [40, 20, 5]), "y_test": np.arange(300) % 3}
+    x = {name.replace("y", "x"): chance.normal(size=(len(labels), 6)) + labels[:, None] for name, labels in y.items()}
+    np.savez(folder / "data.npz", **x, **y)
+    train(Train(source=str(folder / "data.npz"), epochs=3, batch_size=16), folder / "run")
+    return folder
+
+
+def test_a_run_is_evaluated_to_its_own_results(srepr, copied):
+    before = (copied / "results.json").read_bytes()
+    answer = srepr("evaluate", copied, "--json")
+    assert (answer.code, answer.err) == (0, "")
+    assert json.loads(answer.out) == json.loads(before)
+    assert (copied / "results.json").read_bytes() == before
+
+
+def test_the_metrics_are_those_of_a_plain_loop(trained):
+    """Accuracy and likelihood of the file's network on the test digits, in numpy."""
+    network, _ = load_model(trained / "representation.safetensors")
+    test = load("digits-lt").test
+    with torch.no_grad():
+        logits = network(test.load(np.arange(len(test)))).double().numpy()
+    log_probs = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    results = read_json(trained / "results.json")["swa"]
+    assert results["acc"] == np.mean(logits.argmax(1) == test.labels)
+    assert results["nll"] == pytest.approx(-log_probs[np.arange(len(test)), test.labels].mean(), rel=1e-6)
+
+
+def test_a_file_on_arrays_is_evaluated_like_the_run(srepr, trained, tmp_path):
+    """Digits as arrays: the same 597 images."""
+    test = load("digits-lt").test
+    np.savez(tmp_path / "arrays.npz", x=test.inputs, y=test.labels)
+    for file, name in (("representation", "swa"), ("sgd", "sgd")):
+        answer = srepr("evaluate", trained / f"{file}.safetensors", "--data", tmp_path / "arrays.npz", "--json")
+        assert json.loads(answer.out) == {file: read_json(trained / "results.json")[name]}
+
+
+def test_vectors_in_a_file_are_evaluated_like_the_run(srepr, arrays):
+    answer = srepr("evaluate", arrays / "run/representation.safetensors", "--data", arrays / "data.npz", "--json")
+    expected = dict(read_json(arrays / "run/results.json")["swa"])
+    expected.pop("validation")
+    assert json.loads(answer.out) == {"representation": expected}
+
+
+def test_the_order_and_the_size_of_batches_do_not_matter(trained):
+    network, about = load_model(trained / "representation.safetensors")
+    test = load("digits-lt").test
+    whole = measure_network(network, test, about.counts)
+    shuffled = measure_network(network, test.subset(np.random.default_rng(0).permutation(len(test))), about.counts)
+    assert shuffled["acc"] == whole["acc"]
+    assert shuffled["nll"] == pytest.approx(whole["nll"], rel=1e-6)
+
+
+@pytest.mark.parametrize("place", ["moved.npz", "moved"])
+def test_data_that_moved_is_found_with_data_dir(srepr, arrays, tmp_path, place):
+    """Named itself, or the folder that it is in."""
+    run = shutil.copytree(arrays / "run", tmp_path / "run")
+    config = read_json(run / "config.json")
+    config["data_dir"] = config["settings"]["source"] = str(tmp_path / "gone" / "data.npz")
+    write_json(run / "config.json", config)
+    target = tmp_path / "moved" / "data.npz" if place == "moved" else tmp_path / place
+    target.parent.mkdir(exist_ok=True)
+    shutil.copy(arrays / "data.npz", target)
+    assert "no data set or file is called" in srepr("evaluate", run).complaint
+    answer = srepr("evaluate", run, "--data-dir", tmp_path / place, "--json")
+    assert json.loads(answer.out) == read_json(arrays / "run/results.json")
+
+
+def test_a_training_under_way_is_not_declared_finished(copied):
+    """The average exists before the baseline does; only the training itself says that it is through."""
+    (copied / "results.json").unlink()
+    (copied / "sgd.safetensors").unlink()
+    assert evaluate_run(copied).keys() == {"swa"}
+    assert not (copied / "results.json").exists()
+
+
+def test_a_run_without_a_network_is_refused(copied):
+    (copied / "representation.safetensors").unlink()
+    with pytest.raises(InputError, match="has no trained network yet"):
+        evaluate_run(copied)
+
+
+def test_arrays_of_another_shape_are_refused(srepr, trained, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 5)), y=np.arange(3))
+    answer = srepr("evaluate", trained / "representation.safetensors", "--data", tmp_path / "a.npz")
+    assert "has inputs of shape (5,)" in answer.complaint
+
+
+def test_labels_of_other_classes_are_refused(srepr, trained, tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.array([0, 1, 10]))
+    answer = srepr("evaluate", trained / "representation.safetensors", "--data", tmp_path / "a.npz")
+    assert "not those of 10 classes" in answer.complaint

@@ -1,0 +1,210 @@
+"""The run folder: nothing half-written, nothing mixed up, one writer."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srepr.errors import InputError
+from srepr.run.folder import differences, enter_run, newest_state, provenance, read_settings, save_state, sole_writer
+from srepr.run.log import append_log, cut_log, read_log
+from srepr.storage.files import read_json, write_json, write_whole
+from srepr.storage.tensors import load_tensors, save_tensors
+
+FACTS = {"examples": {"fingerprint": "a9dc"}}
+
+
+@contextmanager
+def disk_full():
+    """Files cannot grow beyond 1,000 bytes; without its signal the limit looks like a full disk.
+
+    Not a fixture: the test runner must be able to write its own report, which may go to a file.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def names(folder):
+    return sorted(file.name for file in folder.rglob("*"))
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "note.txt"
+    path.write_text("old")
+
+    def write(temporary):
+        temporary.write_text("ne")
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_whole(path, write)
+    assert path.read_text() == "old"
+    assert names(tmp_path) == ["note.txt"]
+
+
+def test_a_full_disk_leaves_no_half_written_weights(tmp_path):
+    with disk_full(), pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
+        save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
+    with disk_full(), pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
+        write_json(tmp_path / "config.json", ["word"] * 1000)
+    assert names(tmp_path) == []
+
+
+def test_equal_content_is_equal_bytes(tmp_path):
+    """The safetensors library orders several entries of metadata at random."""
+    metadata = {word: word for word in "one two three four five six seven".split()}  # noqa: SIM905
+    for number in range(10):
+        save_tensors(tmp_path / f"{number}.safetensors", {"w": torch.arange(3.0)}, metadata)
+    assert len({file.read_bytes() for file in tmp_path.iterdir()}) == 1
+    assert load_tensors(tmp_path / "0.safetensors")[1] == metadata
+
+
+def test_tensors_come_back_bit_for_bit(tmp_path):
+    """Also those that share memory, are not contiguous, or hold what is not a number."""
+    base = torch.randn(3, 4, 5, 6)
+    tensors = {
+        "base": base,
+        "view": base[0],
+        "channels_last": base.to(memory_format=torch.channels_last),
+        "transposed": base[0, 0].T,
+        "odd": torch.tensor([torch.nan, torch.inf, -0.0]),
+        "count": torch.tensor(7),
+        "double": torch.randn(2, dtype=torch.float64),
+    }
+    save_tensors(tmp_path / "t.safetensors", tensors)
+    loaded, _ = load_tensors(tmp_path / "t.safetensors")
+    assert loaded.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        assert loaded[name].dtype == tensor.dtype
+        assert loaded[name].numpy().tobytes() == tensor.contiguous().numpy().tobytes()
+
+
+@pytest.mark.parametrize("content", [b"", b"\x08", b"\xff" * 100, b"\x02\x00\x00\x00\x00\x00\x00\x00{}extra"])
+def test_damaged_weights_are_named(tmp_path, content):
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(InputError, match=r"w\.safetensors is damaged"):
+        load_tensors(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe"])
+def test_broken_json_is_named(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"config\.json is not valid JSON"):
+        read_json(tmp_path / "config.json")
+
+
+settings = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2))
+
+
+@given(old=settings, new=settings, inner=st.tuples(settings, settings))
+def test_differences_names_exactly_the_settings_that_differ(old, new, inner):
+    found = list(differences({**old, "optim": inner[0]}, {**new, "optim": inner[1]}))
+    flat = [
+        {**outer, **{f"optim.{name}": value for name, value in nested.items()}}
+        for outer, nested in zip((old, new), inner, strict=True)
+    ]
+    expected = {name for name in flat[0] | flat[1] if flat[0].get(name) != flat[1].get(name)}
+    assert {line.split()[0] for line in found} == {f"--{name}" for name in expected}
+
+
+def test_a_run_is_entered_again_with_the_same_settings_and_data_only(tmp_path):
+    run = tmp_path / "deep" / "run"
+    wanted = {"seed": 0, "optim": {"lr": 0.5}, "counts": (3, 1)}
+    enter_run(run, wanted, {**FACTS, "command": "first"})
+    enter_run(run, wanted, {**FACTS, "command": "second"})
+    assert json.loads((run / "config.json").read_text())["command"] == "first"
+    with pytest.raises(InputError, match=r"other settings: --optim\.lr was 0\.5, now 0\.1\."):
+        enter_run(run, {**wanted, "optim": {"lr": 0.1}}, FACTS)
+    with pytest.raises(InputError, match=r"the data changed since .*run was begun"):
+        enter_run(run, wanted, {"examples": {"fingerprint": "ffff"}})
+    assert names(run) == ["config.json"]
+
+
+def test_a_folder_that_is_not_a_run_is_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="not empty and not a run folder"):
+        enter_run(tmp_path, {"seed": 0}, FACTS)
+    assert names(tmp_path) == ["thesis.tex"]
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [('{"format": 2, "settings": {}}', "run format 2, this srepr reads 1"), ("[]", "does not describe a run")],
+)
+def test_a_config_of_another_kind_is_refused(tmp_path, config, complaint):
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(InputError, match=complaint):
+        read_settings(tmp_path)
+
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from srepr.run.folder import sole_writer
+with sole_writer(Path(sys.argv[1])):
+    worker = os.fork()
+    if worker:
+        print(worker, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_writer_is_refused_until_the_first_is_dead(tmp_path):
+    """Dead is enough: a worker that it forked may live on for a while."""
+    (tmp_path / ".weights.123.partial").touch()
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    worker = int(holder.stdout.readline())
+    assert not (tmp_path / ".weights.123.partial").exists()
+    with pytest.raises(InputError, match="another process is writing"), sole_writer(tmp_path):
+        pass
+    holder.kill()
+    holder.wait()
+    try:
+        os.kill(worker, 0)  # raises where the worker is dead too, and the test shows nothing
+        with sole_writer(tmp_path):
+            pass
+    finally:
+        os.kill(worker, signal.SIGKILL)
+        holder.stdout.close()
+
+
+def test_the_newest_state_that_can_be_read_counts(tmp_path):
+    for epoch, step in [(9, 0), (9, 25), (10, 0)]:
+        save_state(tmp_path, (epoch, step), {"w": torch.tensor(float(epoch))}, {"sums": [step]})
+    assert names(tmp_path / "state") == ["000009-0000025.safetensors", "000010-0000000.safetensors"]
+    tensors, note = newest_state(tmp_path)
+    assert (tensors["w"].item(), note) == (10, {"position": [10, 0], "sums": [0]})
+    newest = tmp_path / "state" / "000010-0000000.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    assert newest_state(tmp_path)[1]["position"] == [9, 25]
+
+
+def test_a_log_line_that_a_kill_cut_short_is_forgotten(tmp_path):
+    for epoch in range(3):
+        append_log(tmp_path, {"epoch": epoch, "loss": 1 / 3})
+    log = tmp_path / "log.jsonl"
+    whole = log.read_text()
+    log.write_text(whole[:-5])
+    assert [line["epoch"] for line in read_log(tmp_path)] == [0, 1]
+    cut_log(tmp_path, 3)
+    append_log(tmp_path, {"epoch": 2, "loss": 1 / 3})
+    assert log.read_text() == whole
+
+
+def test_provenance_names_the_command(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/srepr", "train", "my data"])
+    assert provenance()["command"] == "srepr train 'my data'"

@@ -1,0 +1,319 @@
+"""`retrain_run` and `evaluate_run` on the run folder of a small table: what heads are made, kept, refused and read."""
+
+import json
+import os
+import shutil
+import signal
+
+import numpy as np
+import pytest
+import torch
+from srepr.stage2 import posterior_of
+
+from srepr import features, stage2
+from srepr.config import Retrain, Train
+from srepr.errors import InputError
+from srepr.features import NetworkFeatures
+from srepr.methods import METHODS, method
+from srepr.metrics import LongTailMetrics
+from srepr.models.split import replace_classifier
+from srepr.run.checkpoints import load_head, load_model, load_posterior
+from srepr.run.classifiers import Frozen
+from srepr.run.evaluate import evaluate_run
+from srepr.run.folder import load_run_data, sole_writer
+from srepr.run.retrain import retrain_run
+from srepr.run.train import train
+from srepr.storage.files import plain, read_json
+from srepr.storage.tensors import load_tensors
+
+FAST = Retrain(epochs=2, samples=2)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run on four numbers an example with 60, 20 and 2 examples of three classes; no test changes it."""
+    folder = tmp_path_factory.mktemp("finished")
+    chance = np.random.default_rng(0)
+    y = {"y_train": np.repeat([0, 1, 2], [60, 20, 2]), "y_test": np.arange(90) % 3}
+    x = {name.replace("y", "x"): chance.normal(size=(len(k), 4)) + 2 * k[:, None] for name, k in y.items()}
+    np.savez(folder / "table.npz", **x, **y)
+    train(Train(source=str(folder / "table.npz"), epochs=6, batch_size=16, baseline=True), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    return shutil.copytree(finished, tmp_path / "run")
+
+
+@pytest.fixture
+def sweeps(monkeypatch):
+    """Which arrays are made: the names of their networks."""
+    made, make = [], NetworkFeatures.make
+
+    def counted(self, sources, view):
+        made.append([name for name, _ in sources])
+        make(self, sources, view)
+
+    monkeypatch.setattr(NetworkFeatures, "make", counted)
+    return made
+
+
+def head_bytes(run):
+    return {file.name: file.read_bytes() for file in sorted((run / "heads").glob("*.safetensors"))}
+
+
+def test_every_method_leaves_a_head_its_settings_and_its_metrics(run):
+    results = retrain_run(run, METHODS, FAST, quiet=True)
+    assert list(results) == list(METHODS)
+    assert {file.name for file in (run / "heads").iterdir()} == {
+        f"{name}.{suffix}" for name in METHODS for suffix in ("json", "safetensors")
+    }
+    stored = read_json(run / "results.json")
+    assert list(stored) == ["sgd", "swa", *METHODS]
+    for name, metrics in results.items():
+        note = read_json(run / "heads" / f"{name}.json")
+        assert note["metrics"] == stored[name] == plain(metrics)
+        assert note["method"] == plain(vars(METHODS[name]))
+        assert (note["stage1"], note["settings"]["epochs"], note["settings"]["batch_size"]) == ("swa", 2, 16)
+        assert (metrics["n"], metrics["validation"]["n"]) == (90, 9)
+
+
+def test_all_heads_share_one_cache(run, sweeps):
+    """The training data is swept once for the draws, the test and the validation part once each, and never again."""
+    retrain_run(run, {"srepr": METHODS["srepr"]}, FAST, quiet=True)
+    assert sweeps == [["mean", "draw 0 of epoch 0", "draw 1 of epoch 0"], ["mean"], ["mean"]]
+    retrain_run(run, METHODS, FAST, overwrite=True, quiet=True)
+    evaluate_run(run, quiet=True)
+    assert len(sweeps) == 3
+    retrain_run(run, {"other": METHODS["srepr"]}, Retrain(epochs=2, samples=2, seed=1), quiet=True)
+    assert len(sweeps) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "stage1"), [*((name, "swa") for name in METHODS), *((name, "sgd") for name in METHODS if name != "srepr")]
+)
+def test_the_metrics_are_those_of_the_whole_network_with_the_head(run, name, stage1):
+    """A forward pass over the inputs, nothing cached."""
+    results = retrain_run(run, {"x": METHODS[name]}, FAST, stage1=stage1, quiet=True)["x"]
+    network, about = load_model(run / ("sgd.safetensors" if stage1 == "sgd" else "representation.safetensors"))
+    whole = replace_classifier(network, "fc", load_head(run / "heads/x.safetensors")).eval()
+    data = load_run_data(run)
+    for part, found in ((data.test, results), (data.validation, results["validation"])):
+        metrics = LongTailMetrics(about.counts, sync_on_compute=False)
+        with torch.no_grad():
+            metrics.update(whole(part.load(np.arange(len(part)))), torch.from_numpy(part.labels))
+        expected = metrics.compute()
+        for key in ("acc", "nll", "ece", "brier", "balanced_acc"):
+            assert found[key] == pytest.approx(expected[key], abs=1e-5)
+
+
+def test_evaluating_again_gives_the_same_numbers(run):
+    retrain_run(run, METHODS, FAST, quiet=True)
+    retrain_run(run, {"sgd-la": METHODS["la"]}, FAST, stage1="sgd", quiet=True)
+    before = (run / "results.json").read_bytes()
+    results = evaluate_run(run, quiet=True)
+    assert list(results) == ["sgd", "swa", *METHODS, "sgd-la"]
+    assert (run / "results.json").read_bytes() == before
+    assert plain(results) == json.loads(before)
+
+
+def test_the_same_settings_keep_the_head_and_make_the_same_bits_anew(run, monkeypatch):
+    first = retrain_run(run, METHODS, FAST, quiet=True)
+    before = head_bytes(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage2, "train_head", None)
+        assert plain(retrain_run(run, METHODS, FAST, quiet=True)) == plain(first)
+    shutil.rmtree(run / "cache")
+    retrain_run(run, METHODS, FAST, overwrite=True, quiet=True)
+    assert head_bytes(run) == before
+
+
+@pytest.mark.parametrize(
+    ("how", "settings", "stage1", "named"),
+    [
+        (METHODS["la"], Retrain(epochs=3, samples=2), "swa", "--epochs was 2, now 3"),
+        (METHODS["la"], Retrain(epochs=2, samples=2, lr=0.2), "swa", "--lr was 0.1, now 0.2"),
+        (METHODS["la"], Retrain(epochs=2, samples=2, on_the_fly=True), "swa", "--on-the-fly was False, now True"),
+        (METHODS["grw"], FAST, "swa", "--balance was la, now grw"),
+        (METHODS["la"], FAST, "sgd", "--stage1 was swa, now sgd"),
+        (method("srepr"), FAST, "swa", "--distill was False, now True; --representation was deterministic, now swag"),
+    ],
+)
+def test_other_settings_under_the_same_name_are_refused_and_named_before_anything_is_made(
+    run, monkeypatch, how, settings, stage1, named
+):
+    retrain_run(run, {"mine": METHODS["la"]}, FAST, quiet=True)
+    before = (run / "results.json").read_bytes(), head_bytes(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(stage2, "train_head", None)
+        with pytest.raises(InputError) as complaint:
+            retrain_run(run, {"new": METHODS["crt"], "mine": how}, settings, stage1=stage1, quiet=True)
+    assert str(complaint.value) == (
+        f"{run} has a head 'mine' with other settings: {named}. Give another --name, or --overwrite it."
+    )
+    assert ((run / "results.json").read_bytes(), head_bytes(run)) == before
+    retrain_run(run, {"mine": how}, settings, stage1=stage1, overwrite=True, quiet=True)
+    assert head_bytes(run) != before[1]
+
+
+def test_a_diverged_method_is_reported_and_the_others_go_on(run):
+    """And nothing is left of a head that was there under its name."""
+    retrain_run(run, {"hot": METHODS["srepr"]}, FAST, quiet=True)
+    assert (run / "heads/hot.safetensors").exists()
+    hot = Retrain(epochs=2, samples=2, lr=1e9)
+    results = retrain_run(run, {"hot": METHODS["srepr"], "ncm": METHODS["ncm"]}, hot, overwrite=True, quiet=True)
+    assert results["hot"].keys() == {"diverged"}
+    assert "at temperature 20. Raise --temperature, or lower --lr." in results["hot"]["diverged"]
+    assert results["ncm"]["acc"] > 0.5
+    assert not (run / "heads/hot.safetensors").exists()
+    assert read_json(run / "results.json")["hot"] == results["hot"]
+    assert retrain_run(run, {"hot": METHODS["srepr"]}, hot, quiet=True)["hot"] == results["hot"]
+    assert evaluate_run(run, quiet=True)["hot"] == results["hot"]
+    retrain_run(run, {"hot": METHODS["srepr"]}, FAST, overwrite=True, quiet=True)
+    assert "acc" in evaluate_run(run, quiet=True)["hot"]
+
+
+def test_defaults_come_from_stage_1(run):
+    retrain_run(run, {"ncm": METHODS["ncm"]}, quiet=True)
+    made = read_json(run / "heads/ncm.json")["settings"]
+    assert (made["epochs"], made["batch_size"], made["samples"]) == (10, 16, 10)
+
+
+@pytest.mark.parametrize("name", ["sgd", "swa", "a/b", "", ".", "..", ".hidden", "a b", "-x"])
+def test_names_that_no_file_should_have_are_refused(run, name):
+    with pytest.raises(InputError, match="a head cannot be called"):
+        retrain_run(run, {name: METHODS["la"]}, FAST, quiet=True)
+    assert not (run / "heads").exists()
+
+
+@pytest.mark.parametrize("name", ["la-2", "v1.2", "srepr+mixup", "été", "heads"])
+def test_names_that_files_can_have_are_found_again(run, name):
+    retrain_run(run, {name: METHODS["tau-norm"]}, FAST, quiet=True)
+    assert name in evaluate_run(run, quiet=True)
+
+
+def test_what_is_not_there_is_named(run):
+    with pytest.raises(InputError, match=r"the SGD baseline has none. Use --stage1 swa"):
+        retrain_run(run, {"srepr": METHODS["srepr"]}, stage1="sgd")
+    (run / "sgd.safetensors").unlink()
+    with pytest.raises(InputError, match=r"has no sgd.safetensors. Train one with `srepr train --baseline`"):
+        retrain_run(run, {"la": METHODS["la"]}, stage1="sgd")
+    (run / "results.json").unlink()
+    with pytest.raises(InputError, match=r"is not finished. Finish it with the `srepr train` that began it"):
+        retrain_run(run, {"la": METHODS["la"]})
+
+
+def test_the_posterior_of_a_run_is_drawn_from_and_that_of_the_baseline_has_no_spread(run):
+    network, _ = load_model(run / "representation.safetensors")
+    loaded = load_posterior(run / "posterior.safetensors", network)
+    assert all(map(torch.equal, posterior_of(run, "swa", network).variance().values(), loaded.variance().values()))
+    assert any(variance.any() for variance in loaded.variance().values())
+    assert not any(variance.any() for variance in posterior_of(run, "sgd", network).variance().values())
+
+
+def test_a_data_set_without_a_test_part_gets_heads_without_metrics(tmp_path):
+    np.savez(tmp_path / "t.npz", x=np.eye(4), y=np.arange(4))
+    train(Train(source=str(tmp_path / "t.npz"), epochs=2, batch_size=4), tmp_path / "run")
+    results = retrain_run(tmp_path / "run", {"srepr": METHODS["srepr"]}, FAST, quiet=True)
+    assert results["srepr"].keys() == {"seconds"}
+    assert evaluate_run(tmp_path / "run", quiet=True) == {"swa": {}, **results}
+
+
+def test_a_large_training_part_does_not_cost_the_test_part_its_precision(run, monkeypatch):
+    """float16 for eleven arrays of training features, float32 for the one array of the test part."""
+    monkeypatch.setattr(features, "LARGE_BYTES", 4 * 3 * 90 * 256)
+    retrain_run(run, {"srepr": METHODS["srepr"]}, Retrain(epochs=1), quiet=True)
+    kept = [read_json(file) for file in (run / "cache").glob("*.json")]
+    sizes = {(about["dtype"], about["bytes"]) for about in kept if about["source"] == "mean"}
+    assert sizes == {("float16", 73 * 256 * 2), ("float32", 90 * 256 * 4), ("float32", 9 * 256 * 4)}
+    assert evaluate_run(run, quiet=True)["srepr"]["acc"] > 0.5
+
+
+# Killed, and two at once
+
+
+def in_a_child(work):
+    """Do the work in a forked process and give back how that ended: 0, or minus the signal."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["before its rename", "after it"])
+def test_killed_in_any_write_the_same_command_ends_with_the_same_bits(finished, tmp_path, monkeypatch, renamed):
+    """A head is replaced by one with another learning rate, and a second is made; SIGKILL in each rename."""
+    replaced = type(tmp_path).replace
+    old, new = {"mine": METHODS["la"]}, {"mine": METHODS["la"], "crt": METHODS["crt"]}
+    begun = shutil.copytree(finished, tmp_path / "begun")
+    retrain_run(begun, old, FAST, quiet=True)
+    alone = shutil.copytree(begun, tmp_path / "alone")
+    faster = Retrain(epochs=2, samples=2, lr=0.3)
+    retrain_run(alone, new, faster, overwrite=True, quiet=True)
+
+    def killed_in_write(number, run):
+        writes = 0
+
+        def mortal(path, target):
+            nonlocal writes
+            writes += 1
+            if writes == number and not renamed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            replaced(path, target)
+            if writes == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        monkeypatch.setattr(type(tmp_path), "replace", mortal)
+        retrain_run(run, new, faster, overwrite=True, quiet=True)
+
+    number = 1
+    while True:
+        run = shutil.copytree(begun, tmp_path / str(number))
+        if in_a_child(lambda n=number, folder=run: killed_in_write(n, folder)) != -signal.SIGKILL:
+            break
+        for note in (run / "heads").glob("*.json"):  # whoever has a note has the weights that it speaks of
+            made = json.loads(load_tensors(note.with_suffix(".safetensors"))[1]["made of"])
+            assert made == {key: value for key, value in read_json(note).items() if key != "metrics"}
+        retrain_run(run, new, faster, overwrite=True, quiet=True)
+        assert head_bytes(run) == head_bytes(alone)
+        assert not list(run.rglob(".*.partial"))
+        assert read_json(run / "results.json").keys() == {"sgd", "swa", "mine", "crt"}
+        number += 1
+    assert number == 7  # for each of the two heads: weights, note, results
+
+
+def test_a_second_process_is_refused_while_heads_are_made(run):
+    retrain_run(run, {"la": METHODS["la"]}, FAST, quiet=True)
+    told, tell = os.pipe()
+    leave, go = os.pipe()
+    child = os.fork()
+    if not child:
+        with sole_writer(run):
+            os.write(tell, b"!")
+            os.read(leave, 1)
+        os._exit(0)
+    os.read(told, 1)
+    for again in (lambda: retrain_run(run, METHODS, FAST, quiet=True), lambda: evaluate_run(run, quiet=True)):
+        with pytest.raises(InputError, match="another process is writing to"):
+            again()
+    os.write(go, b"!")
+    os.waitpid(child, 0)
+    assert "la" in evaluate_run(run, quiet=True)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_head_is_read_as_it_was_written(run, name):
+    network, about = load_model(run / "representation.safetensors")
+    frozen = Frozen(run=run, network=network, posterior=posterior_of(run, "swa", network), about=about, quiet=True)
+    (run / "heads").mkdir()
+    data = load_run_data(run)
+    metrics = frozen.make_head("x", METHODS[name], FAST, {"stage1": "swa"}, data)
+    head = load_head(run / "heads/x.safetensors")
+    assert not any(parameter.requires_grad for parameter in head.parameters())
+    again = frozen.measure(head, data.test)
+    assert (again["acc"], again["nll"]) == (metrics["acc"], metrics["nll"])
