@@ -8,12 +8,15 @@ demo: .venv/installed
 	$(BIN)/srepr demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope
 
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/vulture
+	$(BIN)/deptry src
+	$(BIN)/codespell
 
 bench: .venv/installed
 	$(BIN)/python -m benchmarks

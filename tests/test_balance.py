@@ -44,6 +44,32 @@ def test_counts_come_in_any_container(make):
     assert balance.grw_weights(counts).tolist() == balance.grw_weights([500, 20, 1]).tolist()
 
 
+def balanced_posterior(joint, balance_, counts):
+    """What the loss under a balance has as its optimum, for a joint distribution [x, K] of inputs and classes."""
+    weight = np.ones(len(counts)) if balance_.weight is None else balance_.weight.double().numpy()
+    offset = np.zeros(len(counts)) if balance_.offset is None else balance_.offset.double().numpy()
+    drawn = joint / joint.sum(0) if balance_.sampling else joint
+    free = drawn * weight * np.exp(-offset)
+    return free / free.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("name", balance.BALANCES)
+@pytest.mark.parametrize("rho", [0.0, 0.5, 1.0])
+def test_the_strength_of_a_balance_is_the_prior_that_it_leaves(name, rho):
+    """p(y | x) of a balanced optimum is p(x | y) pi^(1 - strength), normalised."""
+    counts = [70, 20, 10]
+    joint = np.array([[30.0, 10, 1], [25, 4, 4], [15, 6, 5]])
+    chosen = balance.balancing(name, counts, rho)
+    left = joint / joint.sum(0) * np.array(counts) ** (1 - chosen.strength)
+    expected = left / left.sum(1, keepdims=True)
+    np.testing.assert_allclose(balanced_posterior(joint, chosen, counts), expected, rtol=1e-5)
+
+
+def test_a_balance_that_does_not_exist_is_refused_with_those_that_do():
+    with pytest.raises(InputError, match=r"^unknown balance 'cbx'; did you mean cbs\? Known: cbs, grw, la, none$"):
+        balance.balancing("cbx", [2, 1])
+
+
 @pytest.mark.parametrize("function", [balance.grw_weights, balance.logit_offset])
 def test_an_empty_class_is_named(function):
     with pytest.raises(InputError, match="class 2 has 0 training examples"):

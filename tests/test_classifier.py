@@ -145,16 +145,15 @@ def test_a_prior_is_the_bayes_rule_of_a_problem_whose_posterior_is_known(trained
         np.testing.assert_allclose(found.probabilities, posterior, atol=1e-6)
 
 
-@pytest.mark.parametrize("prior", [[1], [1, 1], [1] * 5])
+@pytest.mark.parametrize("prior", [[1], [1] * 3, [1] * 5, [1] * 8])  # also as many as another layer has units
 def test_a_prior_for_another_number_of_classes_is_refused_at_once_or_by_the_first_pass(prior):
-    model = Classifier(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 4)))
-    with pytest.raises(InputError, match=f"the prior has {len(prior)} shares and no layer of the model as many"):
-        model.with_prior(prior)
-    unknown = Classifier(nn.Identity()).with_prior(prior)
-    with pytest.raises(InputError, match=f"the prior has {len(prior)} classes, the model 3: give one share for each."):
+    known = Classifier(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 4)), classes=4)
+    for model in (known, known.with_prior([4, 3, 2, 1])):
+        with pytest.raises(InputError, match=f"the prior has {len(prior)} shares, the model 4 classes: give one for"):
+            model.with_prior(prior)
+    unknown = Classifier(nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 4))).with_prior(prior)
+    with pytest.raises(InputError, match=f"the prior has {len(prior)} classes, the model 4: give one share for each."):
         unknown(LOGITS)
-    with pytest.raises(InputError, match="the prior has 8 classes, the model 4"):
-        model.with_prior([1] * 8).predict(LOGITS)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,7 @@
 """Features: the fast path against a plain loop, and a cache that is trusted exactly when it should be."""
 
 import copy
-import os
 import re
-import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,16 +12,17 @@ import torch
 from torch import nn
 
 from srepr import features as features_module
+from srepr.config import Retrain
 from srepr.data.examples import ArrayExamples
 from srepr.data.inputs import ExampleInputs, LoaderInputs
 from srepr.errors import InputError
-from srepr.features import EpochFeatures, Given, NetworkFeatures, Sampling
-from srepr.models import resnet8, resnet32
+from srepr.features import EpochFeatures, Given, NetworkFeatures, Source, sources
+from srepr.models import hardware, resnet8, resnet32
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.hardware import compile_failure, runner
 from srepr.models.mlp import mlp
 from srepr.posterior import Posterior
-from srepr.run.folder import sole_writer
+from srepr.storage.arrays import ArrayFolder
 from srepr.storage.files import read_json
 
 N, CLASSES = 100, ("a", "b", "c")
@@ -33,7 +32,7 @@ VECTORS = ArrayExamples(CHANCE.normal(size=(N, 6)).astype(np.float32), LABELS, C
 IMAGES = ArrayExamples(
     CHANCE.integers(0, 256, (N, 3, 12, 12), dtype=np.uint8), LABELS, CLASSES, (0.5,) * 3, (0.25,) * 3, padding=2
 )
-TINY = Sampling(samples=2)
+TINY = Retrain(samples=2)
 
 
 def around(network, spread=0.05):
@@ -72,11 +71,15 @@ def everything(epoch):
     return epoch.batch(np.arange(len(epoch.labels)))
 
 
-def made(perceptron, folder, sampling=TINY, examples=VECTORS, inputs=None, **options):
+def features_of(pair, inputs, settings=TINY, representation="swag", folder=None, **options):
+    """Of a network and its posterior; in a temporary folder unless there is one."""
+    return NetworkFeatures(*pair, inputs, ArrayFolder(folder), representation, settings, quiet=True, **options)
+
+
+def made(pair, folder, settings=TINY, examples=VECTORS, inputs=None, **options):
     """All features of epoch 0, kept in the folder, and how many sweeps that took."""
     before = Counted.sweeps
-    inputs = inputs or Counted(examples, seed=0)
-    source = NetworkFeatures(*perceptron, inputs, sampling, folder=folder, quiet=True, **options)
+    source = features_of(pair, inputs or Counted(examples, seed=0), settings, folder=folder, **options)
     return everything(source.epoch(0)), Counted.sweeps - before
 
 
@@ -112,8 +115,8 @@ def test_the_fast_path_is_the_plain_loop(build, batchnorm, drawn):
     torch.manual_seed(0)
     network, posterior = around(build(), spread=0.02)
     inputs = ExampleInputs(IMAGES if build.func is not mlp else VECTORS, seed=1)
-    sampling = Sampling(samples=2, batchnorm=batchnorm, seed=1)
-    stochastic, mean = everything(NetworkFeatures(network, posterior, inputs, sampling, quiet=True).epoch(0))
+    settings = Retrain(samples=2, batchnorm=batchnorm, seed=1)
+    stochastic, mean = everything(features_of((network, posterior), inputs, settings).epoch(0))
     plain = []
     for weights in (posterior.mean(), *drawn):
         body = copy.deepcopy(network)
@@ -131,8 +134,8 @@ def test_without_spread_every_draw_is_the_mean():
     network = mlp(3, inputs=6, width=8).eval()
     posterior = Posterior(network)
     posterior.update(network)
-    inputs, sampling = ExampleInputs(VECTORS, seed=0), Sampling(samples=3, batchnorm="reuse")
-    stochastic, mean = everything(NetworkFeatures(network, posterior, inputs, sampling, quiet=True).epoch(0))
+    inputs, settings = ExampleInputs(VECTORS, seed=0), Retrain(samples=3, batchnorm="reuse")
+    stochastic, mean = everything(features_of((network, posterior), inputs, settings).epoch(0))
     assert torch.equal(stochastic, mean.expand(3, -1, -1))
 
 
@@ -144,7 +147,7 @@ def test_convolutions_of_volumes_have_no_channels_last_and_work():
     posterior = Posterior(network)
     posterior.update(network)
     inputs = LoaderInputs([(volumes, torch.arange(20) % 2)], seed=0)
-    _, mean = everything(NetworkFeatures(network.eval(), posterior, inputs, TINY, quiet=True).epoch(0))
+    _, mean = everything(features_of((network.eval(), posterior), inputs).epoch(0))
     torch.testing.assert_close(mean, network[:-1](volumes).detach())
 
 
@@ -155,12 +158,12 @@ def test_one_graph_serves_every_draw_with_its_own_weights_and_statistics(percept
         graphs.append(graph)
         return graph.forward
 
-    inputs, sampling = ExampleInputs(VECTORS, seed=0), Sampling(samples=4)
-    expected = everything(NetworkFeatures(*perceptron, inputs, sampling, quiet=True).epoch(0))
-    monkeypatch.setattr(features_module, "compile_failure", str)
+    inputs, settings = ExampleInputs(VECTORS, seed=0), Retrain(samples=4)
+    expected = everything(features_of(perceptron, inputs, settings).epoch(0))
+    monkeypatch.setattr(hardware, "compile_failure", str)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     torch._dynamo.reset()
-    source = NetworkFeatures(*perceptron, inputs, sampling, compiled=True, quiet=True)
+    source = features_of(perceptron, inputs, settings, compiled=True)
     torch.testing.assert_close(everything(source.epoch(0)), expected)
     assert len(graphs) == 1
 
@@ -170,18 +173,17 @@ def test_compiled_features_are_the_same(perceptron):
         pytest.skip(f"torch.compile does not work here ({failure})")
     inputs = ExampleInputs(VECTORS, seed=0)
     plain, fast = (
-        everything(NetworkFeatures(*perceptron, inputs, TINY, compiled=compiled, quiet=True).epoch(0))
-        for compiled in (False, True)
+        everything(features_of(perceptron, inputs, compiled=compiled).epoch(0)) for compiled in (False, True)
     )
     torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-5)
 
 
 def test_without_a_compiler_one_line_says_so(perceptron, tmp_path, monkeypatch, capsys):
     expected, _ = made(perceptron, tmp_path / "plain")
-    monkeypatch.setattr(features_module, "compile_failure", lambda: "CppCompileError: is a C++ compiler installed?")
+    monkeypatch.setattr(hardware, "compile_failure", lambda: "CppCompileError: is a C++ compiler installed?")
     found, _ = made(perceptron, tmp_path / "compiled", compiled=True)
     said = capsys.readouterr().err
-    assert said == "srepr: going on without compiling (CppCompileError: is a C++ compiler installed?)\n"
+    assert said == "srepr: continuing without compiling (CppCompileError: is a C++ compiler installed?)\n"
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
@@ -196,8 +198,8 @@ def test_nothing_to_compile_is_not_compiled():
 def test_augmented_representations_are_the_mean_network_on_different_views():
     torch.manual_seed(0)
     network, posterior = around(resnet8(3))
-    inputs, sampling = ExampleInputs(IMAGES, seed=0), Sampling(representation="augment", samples=3)
-    stochastic, mean = everything(NetworkFeatures(network, posterior, inputs, sampling, quiet=True).epoch(0))
+    inputs, settings = ExampleInputs(IMAGES, seed=0), Retrain(samples=3)
+    stochastic, mean = everything(features_of((network, posterior), inputs, settings, "augment").epoch(0))
     with torch.no_grad():
         views = [torch.cat([network.features(x) for x, _ in inputs.sweep(view)]) for view in range(4)]
     torch.testing.assert_close(torch.stack([mean, *stochastic]), torch.stack(views), atol=1e-4, rtol=1e-4)
@@ -206,27 +208,42 @@ def test_augmented_representations_are_the_mean_network_on_different_views():
 
 def test_kept_draws_are_the_same_in_every_epoch_and_views_take_turns():
     torch.manual_seed(0)
-    inputs, sampling = ExampleInputs(IMAGES, seed=0), Sampling(samples=2, views=2)
-    source = NetworkFeatures(*around(resnet8(3)), inputs, sampling, quiet=True)
+    source = features_of(around(resnet8(3)), ExampleInputs(IMAGES, seed=0), Retrain(samples=2, views=2))
     epochs = [everything(source.epoch(number)) for number in range(3)]
     torch.testing.assert_close(epochs[0], epochs[2], rtol=0, atol=0)
     assert (epochs[0][0] - epochs[1][0]).abs().max() > 0.01
     assert (epochs[0][1] - epochs[1][1]).abs().max() > 0.01
 
 
-def test_on_the_fly_every_epoch_has_its_own_draws_and_view(tmp_path):
+def test_on_the_fly_every_epoch_has_its_own_draws_and_view_and_none_is_kept():
     torch.manual_seed(0)
-    network, posterior = around(resnet8(3))
-    inputs, sampling = ExampleInputs(IMAGES, seed=0), Sampling(samples=2, fresh=True)
-    source = NetworkFeatures(network, posterior, inputs, sampling, folder=tmp_path, quiet=True)
+    pair, inputs = around(resnet8(3)), ExampleInputs(IMAGES, seed=0)
+    settings = Retrain(samples=2, on_the_fly=True)
+    source = features_of(pair, inputs, settings)
     epochs = [everything(source.epoch(number)) for number in range(2)]
     for before, after in zip(*epochs, strict=True):
         assert (before - after).abs().max() > 0.01
-    alone = NetworkFeatures(network, posterior, inputs, sampling, folder=tmp_path, quiet=True)
-    torch.testing.assert_close(everything(alone.epoch(1)), epochs[1], rtol=0, atol=0)
-    assert not list(tmp_path.iterdir())
-    kept = everything(NetworkFeatures(network, posterior, inputs, Sampling(samples=2), quiet=True).epoch(0))
-    torch.testing.assert_close(kept, epochs[0], rtol=0, atol=0)
+    assert [source.read(of) is None for of in sources("swag", settings, 0)] == [True] * 3
+    assert source.read_labels(0) is None
+    torch.testing.assert_close(everything(features_of(pair, inputs, settings).epoch(1)), epochs[1], rtol=0, atol=0)
+    torch.testing.assert_close(everything(features_of(pair, inputs).epoch(0)), epochs[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("representation", "settings", "epoch", "expected"),
+    [
+        ("deterministic", Retrain(views=2), 5, [Source(1)]),
+        ("deterministic", Retrain(on_the_fly=True), 5, [Source(5)]),
+        ("swag", TINY, 5, [Source(0), Source(0, (0, 0)), Source(0, (0, 1))]),
+        ("swag", Retrain(samples=1, views=3), 5, [Source(2), Source(2, (0, 0))]),
+        ("swag", Retrain(samples=1, on_the_fly=True), 5, [Source(5), Source(5, (5, 0))]),
+        ("augment", Retrain(samples=2, views=2), 5, [Source(3), Source(4), Source(5)]),
+        ("augment", Retrain(samples=1, on_the_fly=True), 5, [Source(10), Source(11)]),
+    ],
+)
+def test_an_epoch_reads_the_average_first_and_then_its_representations(representation, settings, epoch, expected):
+    """Kept draws are those of epoch 0, kept views take turns; on the fly both are the epoch's own."""
+    assert sources(representation, settings, epoch) == expected
 
 
 def test_the_draws_follow_the_seed(perceptron, tmp_path):
@@ -239,7 +256,7 @@ def test_the_draws_follow_the_seed(perceptron, tmp_path):
 def test_views_in_different_orders_are_refused(perceptron):
     data = torch.utils.data.TensorDataset(torch.from_numpy(VECTORS.inputs), torch.from_numpy(LABELS))
     inputs = LoaderInputs(torch.utils.data.DataLoader(data, batch_size=10, shuffle=True), seed=0)
-    source = NetworkFeatures(*perceptron, inputs, Sampling(representation="augment", samples=2), quiet=True)
+    source = features_of(perceptron, inputs, representation="augment")
     with pytest.raises(InputError, match="Pass a loader that does not shuffle"):
         source.epoch(0)
 
@@ -259,43 +276,43 @@ def test_what_is_kept_is_read_and_not_made_again(perceptron, tmp_path):
 def test_more_draws_leave_the_first_ones_alone(perceptron, tmp_path):
     two, _ = made(perceptron, tmp_path)
     before = files(tmp_path)
-    three, sweeps = made(perceptron, tmp_path, Sampling(samples=3))
+    three, sweeps = made(perceptron, tmp_path, Retrain(samples=3))
     assert sweeps == 1
     assert torch.equal(three[0][:2], two[0])
     after = files(tmp_path)
     labels = {name for name in before if before[name] != after[name]}
     assert {read_json(tmp_path / name)["source"] for name in labels if name.endswith(".json")} == {"labels"}
-    deterministic, sweeps = made(perceptron, tmp_path, Sampling(representation="deterministic"))
+    deterministic, sweeps = made(perceptron, tmp_path, representation="deterministic")
     assert sweeps == 0
     assert torch.equal(deterministic[0][0], deterministic[1])
     assert torch.equal(deterministic[1], two[1])
 
 
 def other_network(change):
-    def changed(network, posterior, examples, sampling):
+    def changed(network, posterior, examples, settings):
         network = copy.deepcopy(network)
         change(dict(network.named_parameters()) | dict(network.named_buffers()))
-        return network, posterior, examples, sampling
+        return network, posterior, examples, settings
 
     return changed
 
 
 def other_moments(which):
-    def changed(network, posterior, examples, sampling):
+    def changed(network, posterior, examples, settings):
         moments = {"mean": posterior.mean(), "variance": posterior.variance()}
         moments[which]["hidden.0.weight"][2, 3] += 0.5
         other = Posterior.from_moments(network, **moments, count=3, classifier="fc")
-        return network, other, examples, sampling
+        return network, other, examples, settings
 
     return changed
 
 
 def other_examples(**change):
-    return lambda network, posterior, examples, sampling: (network, posterior, replace(examples, **change), sampling)
+    return lambda network, posterior, examples, settings: (network, posterior, replace(examples, **change), settings)
 
 
-def other_sampling(**change):
-    return lambda network, posterior, examples, sampling: (network, posterior, examples, replace(sampling, **change))
+def other_settings(**change):
+    return lambda network, posterior, examples, settings: (network, posterior, examples, replace(settings, **change))
 
 
 @pytest.mark.parametrize(
@@ -308,9 +325,9 @@ def other_sampling(**change):
         other_examples(inputs=VECTORS.inputs + np.eye(N, 6, dtype=np.float32)),
         other_examples(labels=np.roll(LABELS, 1)),
         other_examples(mean=(0.1,)),
-        other_sampling(seed=1),
-        other_sampling(batchnorm="reuse"),
-        other_sampling(calibration=20_000),
+        other_settings(seed=1),
+        other_settings(batchnorm="reuse"),
+        other_settings(calibration=20_000),
     ],
     ids=[
         "weight",
@@ -328,10 +345,10 @@ def other_sampling(**change):
 def test_whatever_has_changed_is_made_again(perceptron, tmp_path, changed):
     """Beside a cache of the old, the answer is that of an empty cache; and the old is still there."""
     old, _ = made(perceptron, tmp_path / "cache")
-    *parts, examples, sampling = changed(*perceptron, VECTORS, TINY)
-    found, sweeps = made(parts, tmp_path / "cache", sampling, examples)
+    *parts, examples, settings = changed(*perceptron, VECTORS, TINY)
+    found, sweeps = made(parts, tmp_path / "cache", settings, examples)
     assert sweeps == 1
-    scratch, _ = made(parts, tmp_path / "scratch", sampling, examples)
+    scratch, _ = made(parts, tmp_path / "scratch", settings, examples)
     torch.testing.assert_close(found, scratch, rtol=0, atol=0)
     back, sweeps = made(perceptron, tmp_path / "cache")
     assert sweeps == 0
@@ -341,7 +358,6 @@ def test_whatever_has_changed_is_made_again(perceptron, tmp_path, changed):
 def test_another_augmentation_is_made_again(tmp_path):
     torch.manual_seed(0)
     pair = around(resnet8(3))
-    deterministic = Sampling(representation="deterministic")
     ways = [
         Counted(IMAGES, seed=0),
         Counted(IMAGES, seed=1),
@@ -349,10 +365,11 @@ def test_another_augmentation_is_made_again(tmp_path):
         Counted(replace(IMAGES, padding=1), seed=0),
         Counted(replace(IMAGES, flip=True), seed=0),
     ]
-    results = [made(pair, tmp_path, deterministic, inputs=inputs) for inputs in ways]
+    results = [made(pair, tmp_path, inputs=inputs, representation="deterministic") for inputs in ways]
     assert [sweeps for _, sweeps in results] == [1] * 5
     assert len({mean.numpy().tobytes() for (_, mean), _ in results}) == 5
-    assert [made(pair, tmp_path, deterministic, inputs=inputs)[1] for inputs in ways] == [0] * 5
+    again = [made(pair, tmp_path, inputs=inputs, representation="deterministic")[1] for inputs in ways]
+    assert again == [0] * 5
 
 
 @pytest.mark.parametrize("harm", ["shortened", "lengthened", "gone", "undescribed"])
@@ -375,105 +392,6 @@ def test_a_file_that_is_not_whole_is_made_again(perceptron, tmp_path, harm, sour
     torch.testing.assert_close(again, first, rtol=0, atol=0)
 
 
-def in_a_child(work):
-    """Do the work in a forked process and give back how that ended: 0, or minus the signal."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.parametrize("renamed", [False, True], ids=["before its rename", "after it"])
-def test_killed_in_any_write_nothing_wrong_is_trusted(perceptron, tmp_path, monkeypatch, renamed):
-    """A real process, a real SIGKILL, in each of the renames by which files appear."""
-    replaced = type(tmp_path).replace
-    scratch, _ = made(perceptron, tmp_path / "scratch")
-
-    def killed_in_write(number, folder):
-        writes = 0
-
-        def mortal(path, target):
-            nonlocal writes
-            writes += 1
-            if writes == number and not renamed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            replaced(path, target)
-            if writes == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        monkeypatch.setattr(type(tmp_path), "replace", mortal)
-        made(perceptron, folder)
-
-    number = 1
-    while in_a_child(lambda n=number: killed_in_write(n, tmp_path / str(n))) == -signal.SIGKILL:
-        folder = tmp_path / str(number)
-        assert list(folder.glob(".*.partial")) or renamed
-        with sole_writer(folder):
-            assert not list(folder.glob(".*.partial"))
-        found, _ = made(perceptron, folder)
-        torch.testing.assert_close(found, scratch, rtol=0, atol=0)
-        assert {file.name for file in folder.glob("[!.]*")} == {file.name for file in (tmp_path / "scratch").iterdir()}
-        number += 1
-    assert number == 9  # the mean, two draws and the labels, each with its description
-
-
-class Held(ExampleInputs):
-    """Inputs whose sweep tells when it is half through, and then waits for leave."""
-
-    tell = leave = -1
-
-    def sweep(self, view):
-        for number, batch in enumerate(super().sweep(view)):
-            if number == 1:
-                os.write(Held.tell, b"!")
-                os.read(Held.leave, 1)
-            yield batch
-
-
-def test_killed_in_the_middle_of_a_sweep_the_half_is_not_used(perceptron, tmp_path):
-    half, tell = os.pipe()
-    Held.tell, (Held.leave, _) = tell, os.pipe()
-    child = os.fork()
-    if not child:
-        made(perceptron, tmp_path / "cache", inputs=Held(VECTORS, seed=0))
-        os._exit(0)
-    os.read(half, 1)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    assert len(list((tmp_path / "cache").iterdir())) == 4
-    found, sweeps = made(perceptron, tmp_path / "cache")
-    scratch, _ = made(perceptron, tmp_path / "scratch")
-    assert sweeps == 1
-    torch.testing.assert_close(found, scratch, rtol=0, atol=0)
-    with sole_writer(tmp_path):
-        assert not list(tmp_path.rglob(".*.partial"))
-
-
-def test_two_processes_at_once_do_not_confuse_each_other(perceptron, tmp_path):
-    """One is half through its sweep while the other makes the same from beginning to end."""
-    scratch, _ = made(perceptron, tmp_path / "scratch")
-    half, Held.tell = os.pipe()
-    Held.leave, go = os.pipe()
-    child = os.fork()
-    if not child:
-        found, _ = made(perceptron, tmp_path / "cache", inputs=Held(VECTORS, seed=0))
-        os._exit(0 if all(map(torch.equal, found, scratch)) else 1)
-    os.read(half, 1)
-    found, sweeps = made(perceptron, tmp_path / "cache")
-    os.write(go, b"!")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert sweeps == 1
-    again, sweeps = made(perceptron, tmp_path / "cache")
-    assert sweeps == 0
-    for mine in (found, again):
-        torch.testing.assert_close(mine, scratch, rtol=0, atol=0)
-    assert not list((tmp_path / "cache").glob(".*"))
-
-
 def test_an_error_leaves_nothing_behind(perceptron, tmp_path):
     class Broken(ExampleInputs):
         def sweep(self, view):
@@ -485,15 +403,14 @@ def test_an_error_leaves_nothing_behind(perceptron, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_without_a_fingerprint_nothing_is_kept_for_later(perceptron, tmp_path):
-    inputs = LoaderInputs([(torch.from_numpy(VECTORS.inputs), torch.from_numpy(LABELS))], seed=0)
-    source = NetworkFeatures(*perceptron, inputs, TINY, folder=tmp_path, quiet=True)
-    everything(source.epoch(0))
-    assert not list(tmp_path.iterdir())
-    temporary = source.folder
-    assert list(temporary.iterdir())
-    del source
-    assert not temporary.exists()
+def test_the_data_of_a_draws_batchnorm_decide_the_draw_and_not_the_average(perceptron, tmp_path):
+    (_, before), _ = made(perceptron, tmp_path)
+    other = ExampleInputs(replace(VECTORS, inputs=2 * VECTORS.inputs), seed=0)
+    (stochastic, after), sweeps = made(perceptron, tmp_path, calibration=other)
+    assert sweeps == 1
+    assert torch.equal(after, before)
+    assert (stochastic - made(perceptron, tmp_path)[0][0]).abs().max() > 0.01
+    assert made(perceptron, tmp_path, calibration=other)[1] == 0
 
 
 # Large features
@@ -509,8 +426,7 @@ def test_large_features_are_kept_in_half_precision_and_their_pages_given_back(pe
     full, _ = made(perceptron, tmp_path / "full")
     monkeypatch.setattr(features_module, "LARGE_BYTES", 4 * 3 * N * 8 - 1)
     inputs = ExampleInputs(VECTORS, seed=0)
-    source = NetworkFeatures(*perceptron, inputs, TINY, folder=tmp_path / "half", quiet=True)
-    epoch = source.epoch(0)
+    epoch = features_of(perceptron, inputs, folder=tmp_path / "half").epoch(0)
     assert {array.dtype for array in (*epoch.stochastic, epoch.mean)} == {np.dtype(np.float16)}
     assert sorted(file.stat().st_size for file in (tmp_path / "half").glob("*.bin")) == [8 * N, *[2 * 8 * N] * 3]
     half = everything(epoch)
@@ -524,7 +440,7 @@ def test_large_features_are_kept_in_half_precision_and_their_pages_given_back(pe
 
 def test_exactly_large_is_not_too_large(perceptron, monkeypatch):
     monkeypatch.setattr(features_module, "LARGE_BYTES", 4 * 3 * N * 8)
-    source = NetworkFeatures(*perceptron, ExampleInputs(VECTORS, seed=0), TINY, quiet=True)
+    source = features_of(perceptron, ExampleInputs(VECTORS, seed=0))
     assert source.dtype is np.float32
 
 
@@ -537,7 +453,7 @@ def test_features_that_are_no_numbers_are_refused_and_not_kept(tmp_path, monkeyp
     posterior.update(network)
     network[0].weight.data *= scale
     with pytest.raises(InputError, match="not finite, or too large for float16"):
-        made((network, posterior), tmp_path, Sampling(representation="deterministic"))
+        made((network, posterior), tmp_path, representation="deterministic")
     assert not list(tmp_path.iterdir())
 
 

@@ -1,5 +1,7 @@
 """Laws of the heads, against their formulas in numpy and the stage-1 classifier that they start from."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,8 @@ WEIGHT = torch.randn(K, L, generator=torch.Generator().manual_seed(0))
 BIAS = torch.randn(K, generator=torch.Generator().manual_seed(1))
 FEATURES = torch.randn(2, 4, L, generator=torch.Generator().manual_seed(2))
 STAGE_1 = FEATURES @ WEIGHT.T + BIAS
-KINDS = ["linear", "lws", "lws-per-class", "disalign", "cosine"]
+SCALES = {"plain": None, "cosine": torch.tensor(16.0), "three experts": torch.tensor([16.0, 4.0, 1.0])}
+of_every_kind = pytest.mark.parametrize(("kind", "scale"), itertools.product(heads.HEADS, SCALES.values()))
 
 
 def shaken(head):
@@ -26,25 +29,41 @@ def shaken(head):
     return head
 
 
-@pytest.mark.parametrize("kind", ["linear", "lws", "lws-per-class", "disalign"])
+@pytest.mark.parametrize("kind", heads.HEADS)
 @pytest.mark.parametrize("bias", [BIAS, None], ids=["bias", "no bias"])
 def test_heads_start_as_the_stage_1_classifier(kind, bias):
     head = heads.build(kind, weight=WEIGHT, bias=bias)
     torch.testing.assert_close(head(FEATURES), STAGE_1 if bias is not None else STAGE_1 - BIAS)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_heads_round_trip_through_their_state(kind):
-    head = shaken(heads.build(kind, weight=WEIGHT, bias=BIAS, scale=16.0))
-    other = heads.build(kind, weight=torch.zeros(K, L), bias=torch.zeros(K), scale=1.0)
-    other.load_state_dict(head.state_dict())
+@pytest.mark.parametrize("kind", heads.HEADS)
+@pytest.mark.parametrize("scale", [SCALES["cosine"], SCALES["three experts"]], ids=["one", "three experts"])
+def test_heads_start_as_the_cosine_classifier_of_stage_1(kind, scale):
+    """The mean of s_e cos(x_e, w_ke) over the experts, in float64."""
+    experts = scale.numel()
+    x, w = (tensor.double().numpy().reshape(-1, experts, L // experts) for tensor in (FEATURES, WEIGHT))
+    unit = [parts / np.linalg.norm(parts, axis=-1, keepdims=True) for parts in (x, w)]
+    expected = np.einsum("nel,kel,e->nk", *unit, scale.double().numpy().reshape(-1)) / experts
+    head = heads.build(kind, weight=WEIGHT, bias=None, scale=scale)
+    np.testing.assert_allclose(head(FEATURES).detach().reshape(-1, K), expected, rtol=1e-4, atol=1e-5)
+
+
+@of_every_kind
+@pytest.mark.parametrize("bias", [BIAS, None], ids=["bias", "no bias"])
+def test_a_head_comes_back_from_its_tensors(kind, scale, bias):
+    head = shaken(heads.build(kind, weight=WEIGHT, bias=bias, scale=scale))
+    other = heads.from_tensors({name: tensor.clone() for name, tensor in head.state_dict().items()})
+    assert type(other) is type(head)
+    assert {name: tensor.tolist() for name, tensor in other.state_dict().items()} == {
+        name: tensor.tolist() for name, tensor in head.state_dict().items()
+    }
     assert torch.equal(other(FEATURES), head(FEATURES))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_head_owns_its_weights_and_every_parameter_learns(kind):
+@of_every_kind
+def test_a_head_owns_its_weights_and_every_parameter_learns(kind, scale):
     weight, bias = WEIGHT.clone(), BIAS.clone()
-    head = shaken(heads.build(kind, weight=weight, bias=bias, scale=16.0))
+    head = shaken(heads.build(kind, weight=weight, bias=bias, scale=scale))
     head(FEATURES).square().sum().backward()
     assert all(parameter.grad.abs().max() > 0 for parameter in head.parameters())
     assert torch.equal(weight, WEIGHT)
@@ -131,15 +150,15 @@ def test_linear_heads_fold_into_one_layer(kind):
     torch.testing.assert_close(folded(FEATURES), head(FEATURES))
 
 
-@pytest.mark.parametrize("kind", ["disalign", "cosine"])
-def test_other_heads_do_not_fold(kind):
-    assert heads.as_linear(heads.build(kind, weight=WEIGHT, bias=BIAS, scale=16.0)) is None
+@pytest.mark.parametrize(("kind", "scale"), [("disalign", None), *((kind, 16.0) for kind in heads.HEADS)])
+def test_other_heads_do_not_fold(kind, scale):
+    assert heads.as_linear(heads.build(kind, weight=WEIGHT, bias=BIAS, scale=scale)) is None
 
 
-@pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_a_random_start_is_a_function_of_the_seed_alone(kind):
+@pytest.mark.parametrize("scale", [None, 16.0], ids=["plain", "cosine"])
+def test_a_random_start_is_a_function_of_the_seed_alone(scale):
     def draw(seed):
-        return heads.build(kind, weight=WEIGHT, bias=BIAS, start="random", seed=seed, scale=16.0).weight
+        return heads.build("linear", weight=WEIGHT, bias=BIAS, start="random", seed=seed, scale=scale).weight
 
     state = torch.get_rng_state()
     first = draw(0)
@@ -154,10 +173,9 @@ def test_a_random_start_is_a_function_of_the_seed_alone(kind):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"kind": "mlp"}, "no head is called 'mlp'. Known: linear"),
-        ({"kind": "lws", "start": "random"}, "rescales the stage-1 classifier"),
-        ({"kind": "linear", "start": "zero"}, "not from 'zero'"),
-        ({"kind": "cosine"}, "needs its scale"),
+        ({"kind": "mlp"}, "^unknown head 'mlp'. Known: lws, "),
+        ({"kind": "lws", "start": "random"}, "rescales the stage-1 classifier. Set `start` to 'stage 1'"),
+        ({"kind": "linear", "start": "zero"}, "^unknown start 'zero'. Known: stage 1, random$"),
     ],
 )
 def test_what_cannot_be_built_is_refused(arguments, message):

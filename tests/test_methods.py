@@ -37,7 +37,7 @@ def test_choices_are_changed_one_by_one_and_none_leaves_them():
 @pytest.mark.parametrize(
     ("choice", "known"),
     [
-        ({"head": "cosine"}, "linear, lws, lws-per-class, disalign, tau-norm, ncm"),
+        ({"head": "cosine"}, "lws, lws-per-class, disalign, linear, tau-norm, ncm"),
         ({"start": "zero"}, "stage 1, random"),
         ({"balance": "cbx"}, "cbs, grw, la, none"),
         ({"representation": "swa"}, "deterministic, swag, augment"),
@@ -45,8 +45,30 @@ def test_choices_are_changed_one_by_one_and_none_leaves_them():
 )
 def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(choice, known):
     (name, value) = next(iter(choice.items()))
-    with pytest.raises(InputError, match=rf"^no {name} is called '{value}'\. Known: {known}$"):
+    with pytest.raises(InputError, match=rf"^unknown {name} '{value}'(\.|; did you mean .*\?) Known: {known}$"):
         method("la", **choice)
+
+
+def test_a_method_that_does_not_exist_is_refused_with_the_nearest():
+    with pytest.raises(InputError, match=r"^unknown method 'sreper'; did you mean srepr\? Known: crt, lws, la, grw, "):
+        method("sreper")
+
+
+@pytest.mark.parametrize(
+    ("how", "rho", "expected"),
+    [
+        (Method(head="linear"), 1.0, [64, 16]),
+        (Method(head="linear", balance="la"), 1.0, [1, 1]),
+        (Method(head="linear", balance="la"), 0.5, [8, 4]),
+        (Method(head="disalign", balance="grw"), 0.5, [8, 4]),
+        (Method(head="lws", balance="cbs"), 0.5, [1, 1]),
+        (Method(head="tau-norm"), 0.5, [1, 1]),
+        (Method(head="ncm", balance="la"), 0.5, [1, 1]),
+    ],
+)
+def test_a_head_expects_what_the_balance_leaves_of_the_training_prior(how, rho, expected):
+    """pi^(1 - rho) after weights and offsets; sampling is fully strong, and a closed form has no loss to balance."""
+    assert how.expected_prior([64, 16], rho) == expected
 
 
 def test_distillation_needs_several_representations():

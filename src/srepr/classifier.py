@@ -80,8 +80,9 @@ class Classifier(nn.Module):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the logits."""
-        return self._described.class_names
+        """The names of the classes, in the order of the logits; the network's own, where it has some."""
+        own: tuple[str, ...] | None = getattr(self.model, "class_names", None)
+        return self._described.class_names if self.about is not None or own is None else own
 
     @property
     def _described(self) -> About:

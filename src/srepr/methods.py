@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from srepr.errors import InputError, unknown
 
 Start = Literal["stage 1", "random"]
@@ -58,8 +56,7 @@ class Method:
 
         # A head in closed form has no loss to balance: by construction it treats all classes alike.
         strength = 1.0 if self.head in CLOSED_FORM else balancing(self.balance, counts, rho).strength
-        shares: list[float] = (np.asarray(counts, dtype=float) ** (1 - strength)).tolist()
-        return shares
+        return [float(count) ** (1 - strength) for count in counts]
 
 
 METHODS: dict[str, Method] = {

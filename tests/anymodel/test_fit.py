@@ -12,9 +12,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import srepr
-from srepr import fitting
+from srepr.anymodel import fit as fitting
 from srepr.errors import InputError
 from srepr.methods import METHODS
+from srepr.representation import Diverged
 
 COUNTS = [30, 9, 4]
 Y = torch.arange(3).repeat_interleave(torch.tensor(COUNTS))
@@ -134,6 +135,24 @@ def test_fit_is_stage_1_and_then_retrain(posteriors):
     assert not torch.equal(posteriors[0].mean()["0.weight"], posteriors[1].mean()["0.weight"])
 
 
+@pytest.mark.parametrize(
+    ("train", "options", "expected"),
+    [
+        ((X, Y), {"batch_size": 32}, 32),
+        ((X, Y), {}, 128),
+        ((X, Y), {"batch_size": 32, "stage2_batch_size": 8}, 8),
+        (DataLoader(TensorDataset(X, Y), batch_size=16), {}, 16),
+        (DataLoader(TensorDataset(X, Y), batch_size=16), {"batch_size": 32}, 16),
+    ],
+)
+def test_stage_2_has_the_batches_of_stage_1_unless_it_is_told_otherwise(posteriors, train, options, expected):
+    """43 examples: the steps of batches of 8, 16, 32 and more are all different."""
+    fitted = srepr.fit(network(), train, method="la", **QUICK, **options)
+    for size in (8, 16, 32, 128):
+        again = srepr.retrain(posteriors[0], train, "la", epochs=1, samples=2, batch_size=size)
+        assert (bits(fitted) == bits(again)) == (size == expected)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_ends_a_fit(method):
     better = srepr.fit(network(normalised=True), (X, Y), method=method, **QUICK)
@@ -230,17 +249,19 @@ def too_late(logits, labels):
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"epochs": 0}, "epochs is 0: at least 1"),
-        ({"epochs": 4}, "4 epochs leave a single capture and no spread to draw from: give at least 5"),
-        ({"epochs": 1, "method": "la", "representation": "swag"}, "1 epochs leave a single capture"),
-        ({"lr": -1.0}, "lr is -1.0: it must be above 0"),
-        ({"swa_start": 1.0}, "swa-start is 1.0"),
-        ({"method": "sreper"}, "no method is called 'sreper'. Known: crt"),
-        ({"sampels": 3}, "no setting 'sampels'. Known: .*samples"),
-        ({"balance": "even"}, "no balance is called 'even'"),
-        ({"stage2_epochs": 0}, "epochs is 0"),
-        ({"stage2_lr": 0.0}, "lr is 0.0"),
-        ({"seed": -1}, "seed is -1"),
+        ({"epochs": 0}, "^`epochs` is 0: at least 1"),
+        ({"epochs": 4}, "^`epochs` is 4: a single capture has no spread to draw from; at least 5 are needed$"),
+        ({"epochs": 1, "method": "la", "representation": "swag"}, "^`epochs` is 1: a single capture"),
+        ({"lr": -1}, "^`lr` is -1: it must be above 0$"),
+        ({"swa_lr": 0.0}, "^`swa_lr` is 0.0: it must be above 0$"),
+        ({"batch_size": 0}, "^`batch_size` is 0: at least 1"),
+        ({"swa_start": 1.0}, "^`swa_start` is 1.0: it must be"),
+        ({"method": "sreper"}, r"^unknown method 'sreper'; did you mean srepr\? Known: crt"),
+        ({"sampels": 3}, r"^unknown setting of retrain 'sampels'; did you mean samples\? Known: "),
+        ({"balance": "even"}, "^unknown balance 'even'"),
+        ({"stage2_epochs": 0}, "epochs` is 0: at least 1 is needed$"),
+        ({"stage2_lr": 0.0}, "lr` is 0.0: it must be above 0$"),
+        ({"seed": -1}, "^`seed` is -1: "),
         ({"classifier": "9"}, "classifier='9' is not a linear layer"),
         ({"train": (X[:39], Y[:39])}, "class 2 has 0 training examples"),
         ({"train": (X, Y + 1)}, "label 3 is out of range: with 3 classes the last is 2"),
@@ -253,8 +274,9 @@ def too_late(logits, labels):
 )
 def test_what_cannot_work_is_refused_before_the_first_step(change, complaint):
     settings = {"model": network(), "train": (X, Y), "loss": too_late, **QUICK, **change}
-    with pytest.raises(InputError, match=complaint):
+    with pytest.raises(InputError, match=complaint) as error:
         srepr.fit(**settings)
+    assert "--" not in str(error.value)
 
 
 def test_a_class_without_examples_is_no_matter_to_sampling():
@@ -262,7 +284,7 @@ def test_a_class_without_examples_is_no_matter_to_sampling():
 
 
 def test_collect_wants_two_captures_and_knows_its_labels():
-    with pytest.raises(InputError, match="epochs is 1: two captures"):
+    with pytest.raises(InputError, match=r"^`epochs` is 1: at least two captures are needed"):
         srepr.collect(network(), (X, Y), epochs=1, lr=0.1)
     with pytest.raises(InputError, match="label 3 is out of range"):
         srepr.collect(network(), (X, Y + 1), lr=0.1, quiet=True)
@@ -271,15 +293,21 @@ def test_collect_wants_two_captures_and_knows_its_labels():
 def test_batches_of_one_are_refused_where_they_have_no_statistics():
     for model in (network(normalised=True), network()):
         if isinstance(model[1], nn.BatchNorm1d):
-            with pytest.raises(InputError, match="no batch has two examples, which BatchNorm needs: raise the batch"):
+            with pytest.raises(InputError, match="two examples, which BatchNorm needs: raise `batch_size`"):
                 srepr.fit(model, (X, Y), batch_size=1, **QUICK)
         else:
             srepr.collect(model, (X, Y), batch_size=1, epochs=2, lr=0.01, quiet=True)
 
 
 def test_a_divergence_names_the_rate():
-    with pytest.raises(InputError, match=r"the training diverged in epoch 1, at a rate of 1e\+20: lower lr"):
-        srepr.collect(network(), (1e10 * X, Y), epochs=2, lr=1e20, quiet=True)
+    said = r"the training diverged: the loss became nan in epoch 0, step 1, at a learning rate of {}. Lower `{}`\.$"
+    data = (1e10 * X, Y)
+    with pytest.raises(Diverged, match=said.format(r"1e\+20", "lr")):
+        srepr.collect(network(), data, epochs=2, lr=1e20, quiet=True)
+    with pytest.raises(Diverged, match=said.format(r"1e\+20", "swa_lr")):
+        srepr.fit(network(), data, epochs=5, swa_lr=1e20, swa_start=0.0, quiet=True)
+    with pytest.raises(Diverged, match=said.format(r"\S+", "lr")):
+        srepr.fit(network(), data, epochs=5, lr=1e20, quiet=True)
 
 
 def test_class_counts_may_be_given_and_are_then_not_read():

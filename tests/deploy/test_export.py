@@ -12,17 +12,16 @@ import pytest
 import torch
 from torch import nn
 
-from srepr import heads
+from srepr import data, heads
 from srepr.classifier import Classifier
 from srepr.cli import main
-from srepr import data
 from srepr.data.about import About
 from srepr.deploy.card import gather, model_card
 from srepr.deploy.export import FromRaw, torch_program, trial_inputs
 from srepr.errors import InputError
 from srepr.integrations.onnx import onnx_graph
 from srepr.models import replace_classifier
-from srepr.run.checkpoints import save_classifier
+from srepr.run.checkpoints import build_network, save_classifier
 from srepr.run.load import load
 from srepr.storage.files import read_json
 

@@ -5,11 +5,12 @@ import shlex
 
 import pytest
 import torch
-from srepr.checkpoints import load_model
 
-from srepr import runs
 from srepr.cli import main
+from srepr.models import resnet8
 from srepr.reproduction.paper import tables
+from srepr.run.checkpoints import load_model
+from srepr.storage.files import read_json
 
 
 @pytest.fixture(scope="module")
@@ -31,23 +32,23 @@ def combined(checkpoint, tmp_path_factory):
 
 
 def test_before_is_the_checkpoint_and_after_is_retrained(combined, trained):
-    rows = runs.read_json(combined / "combine-digits-lt.json")
+    rows = read_json(combined / "combine-digits-lt.json")
     assert [(row["name"], row["seed"]) for row in rows] == [
         (name, seed) for seed in (0, 1) for name in ("sade_digits", "sade_digits+srepr")
     ]
-    before = runs.read_json(trained / "results.json")["swa"]
+    before = read_json(trained / "results.json")["swa"]
     assert {row["acc"] for row in rows if row["stage1"] == "sgd"} == {before["acc"]}
     after = [row for row in rows if row["stage1"] == "swa"]
     assert all(row["distill"] and row["representation"] == "swag" and row["seconds"] > 0 for row in after)
 
 
 def test_the_command_of_a_row_is_what_was_done(srepr, combined, tmp_path):
-    row = runs.read_json(combined / "combine-digits-lt.json")[3]
+    row = read_json(combined / "combine-digits-lt.json")[3]
     run = combined / "combine" / "sade_digits-seed1"
     for command in row["command"].split(" && "):
         words = [word.replace(str(run), str(tmp_path / "run")) for word in shlex.split(command)[1:]]
         assert srepr(*words).code == 0
-    again = runs.read_json(tmp_path / "run" / "results.json")["srepr"]
+    again = read_json(tmp_path / "run" / "results.json")["srepr"]
     assert [again[key] for key in ("acc", "nll", "ece")] == [row[key] for key in ("acc", "nll", "ece")]
 
 
@@ -57,10 +58,10 @@ def test_the_table_stands_beside_the_papers_sade(srepr, combined, checkpoint):
     answer = srepr("reproduce", "combine", checkpoint, *words)
     assert {path: path.stat().st_mtime_ns for path in (combined / "combine").rglob("*.safetensors")} == files
     table = json.loads(answer.out)[0]
-    theirs = tables()["combining"]["imagenet-lt"]
+    theirs = tables()["combine"]["imagenet-lt"]
     assert [row["paper"]["ece"] for row in table["rows"]] == [theirs["sade"]["ece"], theirs["sade+srepr"]["ece"]]
     mean, spread = table["rows"][1]["ours"]["acc"]
-    rows = runs.read_json(combined / "combine-digits-lt.json")
+    rows = read_json(combined / "combine-digits-lt.json")
     ours = torch.tensor([100 * row["acc"] for row in rows if row["stage1"] == "swa"], dtype=torch.float64)
     assert (mean, spread) == (pytest.approx(ours.mean().item()), pytest.approx(ours.std().item()))
 
@@ -72,15 +73,20 @@ def test_a_dry_run_says_what_is_left(srepr, combined, checkpoint, tmp_path):
     assert lines[4].endswith("collect around sade_digits.pth on digits-lt, 3 epochs, seed 2")
     assert lines[5].endswith("re-train srepr on digits-lt, 3 epochs, seed 2")
     assert last.startswith("2 of 6 to do, about ")
-    assert json.loads(srepr(*words, "--out", tmp_path, "--json").out)[0]["seconds"] > 0
+    assert {piece["seconds"] for piece in json.loads(srepr(*words, "--out", tmp_path, "--json").out)} == {None}
     assert not list(tmp_path.iterdir())
 
 
 def test_mistakes_are_named(srepr, checkpoint, tmp_path):
-    assert "needs checkpoints" in srepr("reproduce", "combine", "--out", tmp_path).complaint
+    combine = ["reproduce", "combine", "--out", tmp_path]
+    assert "needs checkpoints" in srepr(*combine).complaint
     words = ["--out", tmp_path, "--source", "digits-lt"]
     assert "does not exist" in srepr("reproduce", "combine", tmp_path / "no.pth", *words).complaint
     same = tmp_path / checkpoint.name
     same.write_bytes(checkpoint.read_bytes())
     assert "two checkpoints" in srepr("reproduce", "combine", checkpoint, same, *words).complaint
+    seven = tmp_path / "seven.pth"
+    torch.save(resnet8(7, channels=1).state_dict(), seven)
+    assert "7 classes; no data set of the paper has. Name it with --source" in srepr(*combine, seven).complaint
+    assert "cifar10-lt needs --data-dir" in srepr(*combine, checkpoint).complaint  # the data set with ten classes
     assert "one data set" in srepr("reproduce", "main", "digits-lt", "cifar10-lt").complaint

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from srepr.recipes import RECIPES
-from srepr.reproduction.work import Experiment, Training, plan
 
+from srepr.config import RECIPES, collect_settings
 from srepr.methods import METHODS, Method
 from srepr.reproduction.experiments import TABLES
+from srepr.reproduction.plan import Experiment, Retraining, Training, plan
 
 
 def rows(name, source="digits-lt", **changes):
@@ -18,7 +18,7 @@ def rows(name, source="digits-lt", **changes):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("source", RECIPES)
 def test_names_and_labels_tell_rows_apart(name, source):
-    found = TABLES[name].rows(RECIPES[source])
+    found = TABLES[name].rows(RECIPES[source], *[Path("ride.pth")][: name == "combine"])
     assert len({row.name for row in found}) == len({row.label for row in found}) == len(found)
     if "many" in TABLES[name].columns:
         assert max(len(row.label) for row in found) <= 26  # what six columns leave of 100 characters
@@ -33,8 +33,8 @@ def test_a_run_folder_and_a_head_are_the_same_thing_in_every_table():
                 base = replace(recipe, epochs=epochs, baseline=True)
                 for piece in plan(Experiment(table=table, base=base, seeds=2, out=Path("O"))):
                     if isinstance(piece, Training):
-                        assert trained.setdefault(piece.run, piece.settings) == piece.settings
-                        assert piece.settings.source == source
+                        assert trained.setdefault(piece.run, piece.train) == piece.train
+                        assert piece.train.source == source
                     else:
                         assert trained[piece.run] == piece.train
                         for name, how in piece.methods.items():
@@ -102,3 +102,22 @@ def test_mixup_is_two_by_two():
     found = rows("mixup")
     cells = [(row.train.mixup, row.method, row.train.baseline) for row in found.values()]
     assert cells == [(0, "crt", True), (0.2, "crt", False), (0, "srepr", True), (0.2, "srepr", False)]
+
+
+def test_a_checkpoint_is_measured_before_and_after_one_collection_for_each_seed():
+    base, files = collect_settings(RECIPES["cifar100-lt"]), (Path("RIDE_CMO.pth"), Path("mine.pth"))
+    experiment = Experiment(table="combine", base=base, seeds=2, out=Path("O"), checkpoints=files)
+    assert [(row.name, row.label, row.paper_name, row.start) for row in experiment.rows] == [
+        ("RIDE_CMO", "RIDE_CMO", "ride-cmo", files[0]),
+        ("RIDE_CMO+srepr", "  + SWA + SRepr", "ride-cmo+srepr", files[0]),
+        ("mine", "mine", "mine", files[1]),
+        ("mine+srepr", "  + SWA + SRepr", "mine+srepr", files[1]),
+    ]
+    pieces = plan(experiment)
+    assert [(type(piece), piece.run.name, piece.train.seed, piece.start) for piece in pieces] == [
+        (kind, f"{file.stem}-seed{seed}", seed, file)
+        for seed in (0, 1)
+        for file in files
+        for kind in (Training, Retraining)
+    ]
+    assert all(piece.methods == {"srepr": METHODS["srepr"]} for piece in pieces if isinstance(piece, Retraining))

@@ -12,18 +12,18 @@ from functools import partial
 import numpy as np
 import pytest
 from tests.kill import start
-from srepr.recipes import RECIPES
-from srepr.reproduction.work import Experiment, base_settings, plan, sources_for
 
-from srepr import runs
 from srepr.cli import main
-from srepr.config import Retrain
+from srepr.config import RECIPES, Retrain
 from srepr.features import NetworkFeatures
 from srepr.reproduction.comparison import aggregate, compare
+from srepr.reproduction.datasets import available_sources, base_settings
 from srepr.reproduction.experiments import EVERYTHING, TABLES
 from srepr.reproduction.paper import numbers
+from srepr.reproduction.plan import Experiment, plan
 from srepr.reproduction.records import records
-from srepr.reproduction.timing import Pace, estimates
+from srepr.reproduction.timing import estimates
+from srepr.storage.files import read_json, write_json
 
 ABLATION = ("reproduce", "ablation", "--seeds", "2", "--epochs", "4")
 
@@ -44,12 +44,12 @@ def one_folder(tmp_path_factory):
 @pytest.fixture
 def shared(one_folder, monkeypatch):
     """One folder for tables of one epoch, in both stages."""
-    monkeypatch.setattr("srepr.stage2.stage2_epochs", lambda _: 1)
+    monkeypatch.setattr("srepr.run.retrain.stage2_epochs", lambda _: 1)
     return one_folder
 
 
 def measured(out, table, source="digits-lt"):
-    return runs.read_json(out / f"{table}-{source}.json")
+    return read_json(out / f"{table}-{source}.json")
 
 
 def untimed(records):
@@ -133,11 +133,11 @@ def test_records_are_what_the_runs_hold(alone):
     assert len(records) == 2 * 14
     for record in records:
         run = alone / "stage1" / f"digits-lt-4-epochs-seed{record['seed']}"
-        stored = runs.read_json(run / "results.json")[record["name"]]
+        stored = read_json(run / "results.json")[record["name"]]
         assert {key: record[key] for key in EVERYTHING} == {key: stored[key] for key in EVERYTHING}
         assert record["seconds"] > 0
         note = run / "heads" / f"{record['name']}.json"
-        made = runs.read_json(note) if note.exists() else None
+        made = read_json(note) if note.exists() else None
         assert (made is None) == (record["name"] in ("sgd", "swa"))
         if made:
             assert record["stage1"] == made["stage1"]
@@ -179,11 +179,11 @@ def test_people_get_three_lines_a_row_within_a_hundred_characters(srepr, alone):
     assert "51.62±0.05" in lines[at + 1]
     assert f"{acc.mean() - 51.62:+.2f}" in lines[at + 2]
     page = (alone / "ablation-digits-lt.md").read_text()
-    assert "ImageNet-LT, 100 epochs, test part" in page
+    assert "ImageNet-LT, 100 epochs, test set" in page
     assert "| 51.62±0.05 | 2.206±0.009 | 0.077±0.002 |" in page
 
 
-@pytest.mark.parametrize("name", [name for name in TABLES if name not in ("ablation", "cost", "long-training")])
+@pytest.mark.parametrize("name", sorted(TABLES.keys() - {"ablation", "cost", "long-training", "combine"}))
 def test_every_table_runs(srepr, shared, name):
     answer = srepr("reproduce", name, "digits-lt", "--epochs", 1, "--out", shared, "--json")
     assert answer.code == 0, answer.err
@@ -193,7 +193,7 @@ def test_every_table_runs(srepr, shared, name):
         assert row["ours"].keys() == set(TABLES[name].columns)
         assert all(spread is None for _, spread in row["ours"].values())  # of one seed there is none
     assert any(row["paper"]["acc"] for row in table["rows"])
-    assert " test part; paper: " in table["caption"]  # digits have no validation part
+    assert " test set; paper: " in table["caption"]  # digits have no validation part
 
 
 def test_the_time_of_a_head_includes_its_features(srepr, shared, monkeypatch):
@@ -205,7 +205,7 @@ def test_the_time_of_a_head_includes_its_features(srepr, shared, monkeypatch):
     warm = {file.name for file in (run / "cache").iterdir()}
     make, swept = NetworkFeatures.make, []
     monkeypatch.setattr(
-        NetworkFeatures, "make", lambda self, names, view: swept.append(len(names)) or make(self, names, view)
+        NetworkFeatures, "make", lambda self, missing, view: swept.append(len(missing)) or make(self, missing, view)
     )
     answer = srepr("reproduce", "cost", "digits-lt", "--epochs", 1, "--out", shared, "--json")
     assert all(row["ours"]["seconds"][0] > 0 for row in json.loads(answer.out)[0]["rows"])
@@ -230,12 +230,12 @@ def test_a_head_that_diverges_is_not_available_and_named_with_its_temperature(sr
     assert row.split()[3:] == ["N/A"] * 6
     words = " ".join(answer.out.split())
     assert "N/A: tau = 3: the re-training diverged in epoch 0, step 0" in words
-    assert "at temperature 3. Raise --temperature" in words
+    assert "at temperature 3. Raise `temperature`" in words
     assert [record["acc"] is None for record in measured(shared, "temperature")] == [True, False]
 
 
 def test_people_bring_their_own_data_and_choices_are_measured_on_its_validation_part(srepr, tmp_path, monkeypatch):
-    monkeypatch.setattr("srepr.stage2.stage2_epochs", lambda _: 1)
+    monkeypatch.setattr("srepr.run.retrain.stage2_epochs", lambda _: 1)
     labels = np.repeat([0, 1, 2], [120, 40, 20])
     x = np.random.default_rng(0).normal(size=(180, 6)).astype(np.float32) + labels[:, None]
     np.savez(tmp_path / "mine.npz", x=x, y=labels)
@@ -243,7 +243,7 @@ def test_people_bring_their_own_data_and_choices_are_measured_on_its_validation_
     for table, part in (("representation", "validation"), ("main", "test")):
         assert srepr("reproduce", table, *words).code == 0
         run = tmp_path / "out" / "stage1" / "mine.npz-2-epochs-seed0"
-        stored = runs.read_json(run / "results.json")["srepr"]
+        stored = read_json(run / "results.json")["srepr"]
         (record,) = [record for record in measured(tmp_path / "out", table, "mine.npz") if record["name"] == "srepr"]
         assert record["part"] == part
         assert record["nll"] == (stored["validation"] if part == "validation" else stored)["nll"]
@@ -272,13 +272,13 @@ def test_a_validation_part_that_costs_no_training_is_held_beside(tmp_path):
 
 def test_the_data_sets_of_the_table_that_are_there_are_taken(srepr, tmp_path):
     whole = imagenet_lists(tmp_path / "whole", ["train", "val", "test"])
-    assert sources_for("main", whole) == ["imagenet-lt"]
+    assert available_sources("main", whole) == ["imagenet-lt"]
     assert (
         "has none of cifar10-lt, cifar100-lt. Name a SOURCE"
         in srepr("reproduce", "cifar", "--data-dir", whole).complaint
     )
     answer = srepr("reproduce", "swa-crt", "--epochs", 1, "--dry-run", "--out", tmp_path / "out")
-    assert "digits-lt, which is embedded, stands in" in answer.err
+    assert "the embedded digits-lt stands in" in answer.err
     assert "train digits-lt, 1 epochs, seed 0" in answer.out
 
 
@@ -301,7 +301,7 @@ def test_the_caption_names_the_part_although_the_first_row_diverged(tmp_path):
     lost, found = {"diverged": "at temperature 1"}, {"acc": 0.5, "validation": {"acc": 0.25}}
     heads = {f"srepr-temperature-{tau}": lost for tau in (1, 2, 5, 10)} | {"srepr": found}
     comparison = compare(experiment, records(experiment, {name: heads}))
-    assert "seed 0, validation part; paper: ImageNet-LT, 100 epochs, validation part." in comparison.caption
+    assert "seed 0, validation set; paper: ImageNet-LT, 100 epochs, validation set." in comparison.caption
     assert comparison.rows[-1].ours["acc"] == [25.0, None]
     assert comparison.notes[1:] == [f"N/A: tau = {tau}: at temperature 1" for tau in (1, 2, 5, 10)]
 
@@ -323,7 +323,7 @@ def test_a_dry_run_says_what_there_is_to_do_and_writes_nothing(srepr, tmp_path, 
     assert (answer.code, answer.err) == (0, "")
     assert not list(tmp_path.iterdir())
     work = json.loads(answer.out)
-    assert all(piece["seconds"] > 0 and not piece["done"] for piece in work)
+    assert all(piece["seconds"] is None and not piece["done"] for piece in work)
     assert len(work) == len({piece["work"] for piece in work})
     experiment = Experiment(table=name, base=base_settings("digits-lt"), seeds=2, out=tmp_path)
     assert [piece["work"] for piece in work] == [str(piece) for piece in plan(experiment)]
@@ -340,23 +340,58 @@ def test_a_dry_run_knows_what_is_done(srepr, alone):
     assert {file: file.stat().st_mtime_ns for file in alone.rglob("*")} == before
 
 
-def test_an_estimate_counts_every_image_once(tmp_path, monkeypatch):
-    """By hand: 331 images for training, 597 for testing, whole batches of 32, features shared between the heads."""
-    monkeypatch.setattr("srepr.reproduction.timing.pace_of", lambda *_, **__: Pace(train=1, forward=1, head=1))
-    base = replace(base_settings("digits-lt"), epochs=4)
-    full, cost = (plan(Experiment(table=table, base=base, seeds=1, out=tmp_path)) for table in ("full", "cost"))
-    found = [seconds for _, seconds in estimates(full, tmp_path)]
-    assert found == [
-        5 * 320 + 331 + 2 * 597,  # SWA and SGD share three epochs of four
-        331 + 597 + 4 * 10 * 331,
-        331 + 10 * (331 + 331) + 597 + (4 + 11) * 10 * 331,  # ten draws, each with BatchNorm statistics
-    ]
-    found = [seconds for _, seconds in estimates(cost, tmp_path)]
-    assert found[1:4] == [
-        20 * 331 + 597 + 20 * 331,
-        10 * (331 + 10 * (331 + 331)) + 597 + 11 * 10 * 331,
-        331 + 10 * (331 + 331) + 597 + 11 * 10 * 331,
-    ]
+def write_run(run, *, source="digits-lt", network="resnet8", paces=(), heads=None):
+    """A run folder with what an estimate reads: an epoch of 331 digits takes 320 of them, in batches of 32."""
+    (run / "heads").mkdir(parents=True)
+    settings = {"source": source, "network": network, "batch_size": 32}
+    write_json(run / "config.json", {"format": 1, "settings": settings, "examples": {"sizes": {"train": 331}}})
+    lines = [{"branch": "trunk", "epoch": epoch, "images_per_second": pace} for epoch, pace in enumerate(paces)]
+    (run / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for name, (representation, seconds) in (heads or {}).items():
+        metrics = {"diverged": "at last"} if seconds is None else {"seconds": seconds}
+        settings = {"epochs": 10, "on_the_fly": False, "samples": 10}
+        note = {"method": {"representation": representation}, "settings": settings, "metrics": metrics}
+        write_json(run / "heads" / f"{name}.json", note)
+
+
+def test_estimates_come_from_logs_and_head_notes_of_the_same_network_and_data(tmp_path):
+    """By hand: SWA and SGD share three epochs of four, so a training has five; a head has ten."""
+    stage1, base = tmp_path / "stage1", replace(base_settings("digits-lt"), epochs=4)
+    pieces = plan(Experiment(table="full", base=base, seeds=2, out=tmp_path))
+
+    def seconds(table=pieces):
+        return [found for _, found in estimates(table, tmp_path)]
+
+    assert seconds() == [None] * 6
+    write_run(stage1 / "other-data", source="cifar10-lt", paces=[320], heads={"la": ("deterministic", 9)})
+    write_run(stage1 / "other-network", network="resnet14", paces=[320], heads={"srepr": ("swag", 9)})
+    assert seconds() == [None] * 6
+    write_run(pieces[0].run, paces=[160.0, 320.0, 320.0])  # a running training: (2 + 1 + 1) / 3 seconds per epoch
+    assert seconds() == pytest.approx([2 * 4 / 3, None, None, 5 * 4 / 3, None, None])
+    write_run(stage1 / "by-hand", paces=[32.0], heads={"sgd-la": ("deterministic", 7), "x": ("swag", 5)})
+    median = (4 / 3 + 10) / 2
+    # The heads: four on SGD, of which one is known by name; four and SRepr on SWA, for which others stand in.
+    assert seconds() == pytest.approx([2 * median, 4 * 7, 4 * 7 + 5, 5 * median, 4 * 7, 4 * 7 + 5])
+    heads = {"sgd-crt": ("deterministic", 30), "sgd-lws-per-class": ("deterministic", 2), "srepr": ("swag", None)}
+    write_run(stage1 / "more", heads=heads)
+    others = (7 + 30 + 2) / 3
+    assert seconds()[4:] == pytest.approx([30 + 2 + 7 + others, 4 * others + 5])
+    write_run(pieces[3].run, heads={"sgd-crt": ("deterministic", 30), "sgd-la": ("deterministic", 7)})
+    assert seconds()[4] == pytest.approx(2 + (7 + 30 + 2 + 30 + 7) / 5)  # two of the four are done
+    cold = plan(Experiment(table="cost", base=base, seeds=2, out=tmp_path))
+    assert seconds(cold)[1:7] == [None] * 6  # warm heads say nothing of cold ones
+
+
+def test_a_dry_run_without_an_estimate_says_that_its_total_is_a_lower_bound(srepr, tmp_path):
+    words = ["reproduce", "swa-crt", "digits-lt", "--epochs", 4, "--out", tmp_path, "--dry-run"]
+    *lines, last = srepr(*words).out.splitlines()
+    assert {line[:21] for line in lines} == {"no estimate yet      "}
+    assert last == "3 of 3 to do, at least 0 s: 3 of them have no estimate yet"
+    write_run(tmp_path / "stage1" / "by-hand", paces=[32.0])
+    first, *others, last = srepr(*words).out.splitlines()
+    assert first == "about 50 s           train digits-lt, 4 epochs, seed 0"
+    assert {line[:21] for line in others} == {"no estimate yet      "}
+    assert last == "3 of 3 to do, at least 50 s: 2 of them have no estimate yet"
 
 
 # Mistakes
@@ -365,9 +400,10 @@ def test_an_estimate_counts_every_image_once(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["ablatoin"], "no table is called 'ablatoin', did you mean ablation? Known: swa-crt, ablation, main"),
-        (["quux"], "no table is called 'quux'. Known: "),
-        (["main", "digits-l"], "no data set or file is called 'digits-l'. Did you mean digits-lt?"),
+        (["ablatoin"], "unknown table 'ablatoin'; did you mean ablation? Known: swa-crt, ablation, main"),
+        (["quux"], "unknown table 'quux'. Known: "),
+        (["main", "digits-l"], "unknown data set 'digits-l'; did you mean digits-lt?"),
+        (["main", "digits-l", "--dry-run"], "unknown data set 'digits-l'; did you mean digits-lt?"),
         (["main", "cifar100-lt"], "cifar100-lt needs --data-dir"),
         (["main", "--seeds", "0"], "--seeds is 0: at least 1 is needed"),
         (["main", "--epochs", "-1"], "--epochs is -1: at least 1 is needed"),
@@ -384,4 +420,4 @@ def test_a_run_made_by_hand_with_other_settings_is_refused_by_name(srepr, tmp_pa
     run = tmp_path / "stage1" / "digits-lt-1-epochs-seed0"
     assert srepr("train", "digits-lt", "--epochs", 1, "--out", run).code == 0
     answer = srepr("reproduce", "main", "digits-lt", "--epochs", 1, "--out", tmp_path)
-    assert "--baseline was False, now True" in answer.complaint
+    assert "`baseline` was False, now True" in answer.complaint

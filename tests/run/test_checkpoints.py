@@ -9,7 +9,7 @@ import torch
 from srepr.data.about import About
 from srepr.errors import InputError
 from srepr.posterior import Posterior
-from srepr.run.checkpoints import load_model, load_posterior, save_model, save_posterior
+from srepr.run.checkpoints import build_network, load_model, load_posterior, save_model, save_posterior
 from srepr.storage.tensors import save_tensors
 
 ABOUT = About(
@@ -24,7 +24,7 @@ ABOUT = About(
 
 
 def test_a_network_comes_back_with_its_description(tmp_path):
-    network = ABOUT.build()
+    network = build_network(ABOUT)
     save_model(tmp_path / "m.safetensors", network, ABOUT)
     loaded, about = load_model(tmp_path / "m.safetensors")
     assert about == ABOUT
@@ -40,19 +40,19 @@ def test_a_foreign_file_is_refused(tmp_path):
 
 
 def test_weights_of_another_network_are_refused(tmp_path):
-    save_model(tmp_path / "m.safetensors", ABOUT.build(), replace(ABOUT, class_names=("crow", "wren")))
+    save_model(tmp_path / "m.safetensors", build_network(ABOUT), replace(ABOUT, class_names=("crow", "wren")))
     with pytest.raises(InputError, match=r"does not hold the resnet8 that it describes: .*fc\.bias"):
         load_model(tmp_path / "m.safetensors")
 
 
 def test_an_unknown_network_is_named(tmp_path):
-    save_model(tmp_path / "m.safetensors", ABOUT.build(), replace(ABOUT, network="resnet9"))
-    with pytest.raises(InputError, match="no network is called 'resnet9'"):
+    save_model(tmp_path / "m.safetensors", build_network(ABOUT), replace(ABOUT, network="resnet9"))
+    with pytest.raises(InputError, match="unknown network 'resnet9'; did you mean resnet8"):
         load_model(tmp_path / "m.safetensors")
 
 
 def test_a_posterior_draws_the_same_after_a_round_trip(tmp_path):
-    network = ABOUT.build()
+    network = build_network(ABOUT)
     posterior = Posterior(network, classifier="fc")
     for seed in range(3):
         torch.manual_seed(seed)
@@ -77,6 +77,6 @@ def test_the_weights_are_plain_safetensors_with_the_names_of_the_network(trained
         about = json.loads(json.loads(model.metadata()["srepr"])["about"])
     with safe_open(trained / "posterior.safetensors", "pt") as posterior:
         moments = set(posterior.keys())
-    parameters = {name for name, _ in About(**about).build().named_parameters()}
+    parameters = {name for name, _ in build_network(About(**about)).named_parameters()}
     assert moments == {f"{moment}.{name}" for moment in ("mean", "variance") for name in parameters}
     assert parameters < names

@@ -2,17 +2,18 @@
 
 import pytest
 import torch
-from srepr.devices import compiled
+from torch import nn
 
-from srepr import devices
 from srepr.config import Machine
 from srepr.errors import InputError
+from srepr.models.hardware import runner
+from srepr.run import devices
 from srepr.run.devices import as_launched, failing_together, open_fabric
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_accelerator_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match=r"this machine has not what was asked for: .*CUDA.* See: srepr doctor"):
+    with pytest.raises(InputError, match=r"the requested hardware is not available: .*CUDA.* See: srepr doctor"):
         open_fabric(Machine(accelerator="cuda"))
 
 
@@ -37,9 +38,10 @@ def test_a_machine_without_a_compiler_goes_on_without_and_says_so(monkeypatch, c
         raise RuntimeError("no C++ compiler")
 
     monkeypatch.setattr(torch, "compile", broken)
-    network = torch.nn.Linear(2, 2)
-    assert compiled(network) is network
-    assert capsys.readouterr().err.startswith("srepr: going on without compiling (RuntimeError")
+    network, inputs = nn.Linear(2, 2), torch.ones(1, 2)
+    (features,) = runner([network], compiled=True)(inputs)
+    assert torch.equal(features, network(inputs))
+    assert capsys.readouterr().err.startswith("srepr: continuing without compiling (RuntimeError")
 
 
 def test_torchrun_says_how_many_processes_there_are(monkeypatch):
@@ -48,7 +50,7 @@ def test_torchrun_says_how_many_processes_there_are(monkeypatch):
         monkeypatch.setenv(name, value)
     assert as_launched(Machine(precision="bf16-mixed")) == Machine(devices=4, num_nodes=2, precision="bf16-mixed")
     assert as_launched(Machine(devices=4, num_nodes=2)) == Machine(devices=4, num_nodes=2)
-    with pytest.raises(InputError, match="8 processes were started, --devices asks for 2"):
+    with pytest.raises(InputError, match="8 processes were started, and `devices` asks for 2"):
         as_launched(Machine(devices=2))
 
 

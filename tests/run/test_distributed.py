@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kill import SREPR, outcome, progress, start
 from PIL import Image
+from tests.kill import SREPR, outcome, progress, start
 
 from srepr.run.folder import read_settings
 from srepr.storage.files import read_json
@@ -125,5 +125,5 @@ def test_what_cannot_be_read_is_said_once(tmp_path):
 def test_bad_input_ends_before_a_second_process_begins(srepr, tmp_path):
     words = ["train", "digits-lt", "--devices", "2", "--network", "resnet9", "--out", tmp_path / "run"]
     before = children(os.getpid())
-    assert srepr(*words).complaint.startswith("no network is called 'resnet9'")
+    assert srepr(*words).complaint.startswith("unknown network 'resnet9'")
     assert children(os.getpid()) == before

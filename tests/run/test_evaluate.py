@@ -88,7 +88,7 @@ def test_data_that_moved_is_found_with_data_dir(srepr, arrays, tmp_path, place):
     target = tmp_path / "moved" / "data.npz" if place == "moved" else tmp_path / place
     target.parent.mkdir(exist_ok=True)
     shutil.copy(arrays / "data.npz", target)
-    assert "no data set or file is called" in srepr("evaluate", run).complaint
+    assert "unknown data set" in srepr("evaluate", run).complaint
     answer = srepr("evaluate", run, "--data-dir", tmp_path / place, "--json")
     assert json.loads(answer.out) == read_json(arrays / "run/results.json")
 

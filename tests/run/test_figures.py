@@ -14,7 +14,7 @@ PAGE = {"dispersion-by-nll", "dispersion-by-class", "ensemble", "reliability", "
 
 
 def invented(classes):
-    """An analysis as `analyze` returns it, of so many classes in no order of their counts."""
+    """An analysis as `summary` returns it, of so many classes in no order of their counts."""
     chance = np.random.default_rng(classes)
     counts = np.maximum(1, 500 * 0.005 ** np.linspace(0, 1, classes)).astype(int)
     chance.shuffle(counts)

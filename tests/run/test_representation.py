@@ -20,7 +20,7 @@ from srepr.data.randomness import Stream
 from srepr.errors import InputError
 from srepr.posterior import Posterior
 from srepr.representation import Learner, is_finite, learning_rate, plan
-from srepr.run.checkpoints import load_model, load_posterior
+from srepr.run.checkpoints import build_network, load_model, load_posterior
 from srepr.run.devices import open_fabric
 from srepr.run.log import read_log
 from srepr.run.train import train, train_representation
@@ -68,7 +68,7 @@ def test_the_rate_is_constant_while_capturing_and_zero_at_the_end():
 @given(epochs=st.integers(1, 300), start=st.floats(0, 1, exclude_max=True), baseline=st.booleans())
 def test_the_plan_runs_every_epoch_of_each_branch_once(epochs, start, baseline):
     settings = Train(source="digits-lt", epochs=epochs, optim=Optim(swa_start=start), baseline=baseline)
-    steps = plan(settings)
+    steps = plan(epochs, settings.swa_start, baseline=baseline)
     by_branch = {name: [e.number for e in steps if e.branch == name] for name in ("trunk", "swa", "sgd")}
     assert by_branch["trunk"] + by_branch["swa"] == list(range(epochs))
     assert len(by_branch["swa"]) == settings.captures
@@ -80,7 +80,8 @@ def test_the_plan_runs_every_epoch_of_each_branch_once(epochs, start, baseline):
 def test_the_log_has_a_line_for_each_epoch_with_the_rate_of_its_last_step(quick):
     run, _ = quick
     log = read_log(run)
-    assert [(line["branch"], line["epoch"]) for line in log] == [(e.branch, e.number) for e in plan(QUICK)]
+    planned = plan(QUICK.epochs, QUICK.swa_start, baseline=True)
+    assert [(line["branch"], line["epoch"]) for line in log] == [(e.branch, e.number) for e in planned]
     for line in log:
         expected = 0.02 if line["branch"] == "swa" else 0.1 * math.cos(0.5 * math.pi * (line["epoch"] + 1) / 6) ** 2
         assert line["lr"] == pytest.approx(expected, abs=1e-12)
@@ -136,7 +137,7 @@ def test_the_baseline_is_a_plain_training_on_one_cosine(quick):
     run, _ = quick
     found, about = load_model(run / "sgd.safetensors")
     torch.manual_seed(QUICK.seed)
-    network = about.build().to(memory_format=torch.channels_last).train()
+    network = build_network(about).to(memory_format=torch.channels_last).train()
     sgd = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.9, weight_decay=5e-4, nesterov=True)
     data = load("digits-lt").train
     for epoch in range(QUICK.epochs):
@@ -204,7 +205,7 @@ def test_a_loss_that_explodes_ends_the_run_with_the_last_good_state_kept(tmp_pat
     monkeypatch.setattr(
         representation, "learning_rate", lambda optim, branch, progress, epochs: lr if progress > 2 else 0.01
     )
-    with pytest.raises(InputError, match=r"the loss became \S+ in epoch 2, .*last good state is kept in .*state"):
+    with pytest.raises(InputError, match=r"the loss became \S+ in epoch 2, .*last good state is in .*state"):
         train(replace(QUICK, batch_size=8), tmp_path / "run", machine=Machine(checkpoint_minutes=0))
     assert finite_states(tmp_path / "run") == ["000001-0000025.safetensors", "000002-0000000.safetensors"]
     assert len(read_log(tmp_path / "run")) == 2
@@ -252,7 +253,7 @@ def test_mixup_trains_on_mixed_labels(tmp_path, quick):
     settings = replace(QUICK, baseline=False, mixup=0.2)
     fabric = open_fabric(Machine())
     torch.manual_seed(0)
-    network = load_model(quick[0] / "sgd.safetensors")[1].build()
+    network = build_network(load_model(quick[0] / "sgd.safetensors")[1])
     targets, cross_entropy = [], F.cross_entropy
 
     def spy(logits, target):

@@ -8,9 +8,9 @@ import pytest
 from tests.kill import TRAIN, kill_underway, outcome, progress, start
 
 from srepr import representation
-from srepr.storage import files, tensors
 from srepr.config import Machine, Train
 from srepr.run.train import train
+from srepr.storage import files, tensors
 
 
 class Killed(BaseException):

@@ -8,9 +8,8 @@ import signal
 import numpy as np
 import pytest
 import torch
-from srepr.stage2 import posterior_of
 
-from srepr import features, stage2
+from srepr import features
 from srepr.config import Retrain, Train
 from srepr.errors import InputError
 from srepr.features import NetworkFeatures
@@ -18,10 +17,10 @@ from srepr.methods import METHODS, method
 from srepr.metrics import LongTailMetrics
 from srepr.models.split import replace_classifier
 from srepr.run.checkpoints import load_head, load_model, load_posterior
-from srepr.run.classifiers import Frozen
+from srepr.run.classifiers import open_network
 from srepr.run.evaluate import evaluate_run
 from srepr.run.folder import load_run_data, sole_writer
-from srepr.run.retrain import retrain_run
+from srepr.run.retrain import make_head, retrain_run
 from srepr.run.train import train
 from srepr.storage.files import plain, read_json
 from srepr.storage.tensors import load_tensors
@@ -51,9 +50,9 @@ def sweeps(monkeypatch):
     """Which arrays are made: the names of their networks."""
     made, make = [], NetworkFeatures.make
 
-    def counted(self, sources, view):
-        made.append([name for name, _ in sources])
-        make(self, sources, view)
+    def counted(self, missing, view):
+        made.append([source.name for source in missing])
+        make(self, missing, view)
 
     monkeypatch.setattr(NetworkFeatures, "make", counted)
     return made
@@ -122,7 +121,7 @@ def test_the_same_settings_keep_the_head_and_make_the_same_bits_anew(run, monkey
     first = retrain_run(run, METHODS, FAST, quiet=True)
     before = head_bytes(run)
     with monkeypatch.context() as patch:
-        patch.setattr(stage2, "train_head", None)
+        patch.setattr("srepr.run.retrain.train_head", None)
         assert plain(retrain_run(run, METHODS, FAST, quiet=True)) == plain(first)
     shutil.rmtree(run / "cache")
     retrain_run(run, METHODS, FAST, overwrite=True, quiet=True)
@@ -132,12 +131,12 @@ def test_the_same_settings_keep_the_head_and_make_the_same_bits_anew(run, monkey
 @pytest.mark.parametrize(
     ("how", "settings", "stage1", "named"),
     [
-        (METHODS["la"], Retrain(epochs=3, samples=2), "swa", "--epochs was 2, now 3"),
-        (METHODS["la"], Retrain(epochs=2, samples=2, lr=0.2), "swa", "--lr was 0.1, now 0.2"),
-        (METHODS["la"], Retrain(epochs=2, samples=2, on_the_fly=True), "swa", "--on-the-fly was False, now True"),
-        (METHODS["grw"], FAST, "swa", "--balance was la, now grw"),
-        (METHODS["la"], FAST, "sgd", "--stage1 was swa, now sgd"),
-        (method("srepr"), FAST, "swa", "--distill was False, now True; --representation was deterministic, now swag"),
+        (METHODS["la"], Retrain(epochs=3, samples=2), "swa", "`epochs` was 2, now 3"),
+        (METHODS["la"], Retrain(epochs=2, samples=2, lr=0.2), "swa", "`lr` was 0.1, now 0.2"),
+        (METHODS["la"], Retrain(epochs=2, samples=2, on_the_fly=True), "swa", "`on_the_fly` was False, now True"),
+        (METHODS["grw"], FAST, "swa", "`balance` was la, now grw"),
+        (METHODS["la"], FAST, "sgd", "`stage1` was swa, now sgd"),
+        (method("srepr"), FAST, "swa", "`distill` was False, now True; `representation` was deterministic, now swag"),
     ],
 )
 def test_other_settings_under_the_same_name_are_refused_and_named_before_anything_is_made(
@@ -146,11 +145,11 @@ def test_other_settings_under_the_same_name_are_refused_and_named_before_anythin
     retrain_run(run, {"mine": METHODS["la"]}, FAST, quiet=True)
     before = (run / "results.json").read_bytes(), head_bytes(run)
     with monkeypatch.context() as patch:
-        patch.setattr(stage2, "train_head", None)
+        patch.setattr("srepr.run.retrain.train_head", None)
         with pytest.raises(InputError) as complaint:
             retrain_run(run, {"new": METHODS["crt"], "mine": how}, settings, stage1=stage1, quiet=True)
     assert str(complaint.value) == (
-        f"{run} has a head 'mine' with other settings: {named}. Give another --name, or --overwrite it."
+        f"{run} has a head 'mine' with other settings: {named}. Choose another `name`, or set `overwrite`."
     )
     assert ((run / "results.json").read_bytes(), head_bytes(run)) == before
     retrain_run(run, {"mine": how}, settings, stage1=stage1, overwrite=True, quiet=True)
@@ -164,7 +163,7 @@ def test_a_diverged_method_is_reported_and_the_others_go_on(run):
     hot = Retrain(epochs=2, samples=2, lr=1e9)
     results = retrain_run(run, {"hot": METHODS["srepr"], "ncm": METHODS["ncm"]}, hot, overwrite=True, quiet=True)
     assert results["hot"].keys() == {"diverged"}
-    assert "at temperature 20. Raise --temperature, or lower --lr." in results["hot"]["diverged"]
+    assert "at temperature 20. Raise `temperature`, or lower `lr`." in results["hot"]["diverged"]
     assert results["ncm"]["acc"] > 0.5
     assert not (run / "heads/hot.safetensors").exists()
     assert read_json(run / "results.json")["hot"] == results["hot"]
@@ -194,22 +193,22 @@ def test_names_that_files_can_have_are_found_again(run, name):
 
 
 def test_what_is_not_there_is_named(run):
-    with pytest.raises(InputError, match=r"the SGD baseline has none. Use --stage1 swa"):
+    with pytest.raises(InputError, match=r"the SGD baseline has none. Set `stage1` to swa"):
         retrain_run(run, {"srepr": METHODS["srepr"]}, stage1="sgd")
     (run / "sgd.safetensors").unlink()
-    with pytest.raises(InputError, match=r"has no sgd.safetensors. Train one with `srepr train --baseline`"):
+    with pytest.raises(InputError, match=r"has no sgd.safetensors. Train one with: srepr train --baseline"):
         retrain_run(run, {"la": METHODS["la"]}, stage1="sgd")
     (run / "results.json").unlink()
-    with pytest.raises(InputError, match=r"is not finished. Finish it with the `srepr train` that began it"):
+    with pytest.raises(InputError, match=r"is not finished. Finish it with the `srepr train` that started it"):
         retrain_run(run, {"la": METHODS["la"]})
 
 
 def test_the_posterior_of_a_run_is_drawn_from_and_that_of_the_baseline_has_no_spread(run):
-    network, _ = load_model(run / "representation.safetensors")
-    loaded = load_posterior(run / "posterior.safetensors", network)
-    assert all(map(torch.equal, posterior_of(run, "swa", network).variance().values(), loaded.variance().values()))
+    averaged, baseline = (open_network(run, stage1).posterior for stage1 in ("swa", "sgd"))
+    loaded = load_posterior(run / "posterior.safetensors", load_model(run / "representation.safetensors")[0])
+    assert all(map(torch.equal, averaged.variance().values(), loaded.variance().values()))
     assert any(variance.any() for variance in loaded.variance().values())
-    assert not any(variance.any() for variance in posterior_of(run, "sgd", network).variance().values())
+    assert not any(variance.any() for variance in baseline.variance().values())
 
 
 def test_a_data_set_without_a_test_part_gets_heads_without_metrics(tmp_path):
@@ -308,12 +307,10 @@ def test_a_second_process_is_refused_while_heads_are_made(run):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_head_is_read_as_it_was_written(run, name):
-    network, about = load_model(run / "representation.safetensors")
-    frozen = Frozen(run=run, network=network, posterior=posterior_of(run, "swa", network), about=about, quiet=True)
+    frozen, data = open_network(run, "swa", quiet=True), load_run_data(run)
     (run / "heads").mkdir()
-    data = load_run_data(run)
-    metrics = frozen.make_head("x", METHODS[name], FAST, {"stage1": "swa"}, data)
+    metrics = make_head(frozen, "x", METHODS[name], FAST, {"stage1": "swa"}, data)
     head = load_head(run / "heads/x.safetensors")
     assert not any(parameter.requires_grad for parameter in head.parameters())
-    again = frozen.measure(head, data.test)
+    again = frozen.measure(head, data.test).metrics
     assert (again["acc"], again["nll"]) == (metrics["acc"], metrics["nll"])

@@ -95,8 +95,8 @@ def test_changed_data_is_refused_in_words(srepr, tmp_path, part):
     assert srepr(*words).code == 0
     arrays[part][3, 1] += 1
     np.savez(tmp_path / "t.npz", **arrays, **labels)
-    assert srepr(*words).complaint.startswith(f"the data changed since {tmp_path / 'run'} was begun.")
-    assert "is not what" in srepr("evaluate", tmp_path / "run").complaint
+    assert srepr(*words).complaint.startswith(f"the data changed since {tmp_path / 'run'} was started.")
+    assert "are not those that" in srepr("evaluate", tmp_path / "run").complaint
 
 
 def test_a_folder_with_other_things_in_it_is_refused(srepr, tmp_path):

@@ -33,7 +33,7 @@ from srepr.models.hardware import default_device
 from srepr.models.split import duplicate, find_classifier
 from srepr.posterior import Posterior
 from srepr.progress import Progress
-from srepr.representation import Batch, Epoch, Learner, Loss, descend, plan, sgd
+from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, plan, sgd
 
 
 def fit(
@@ -126,7 +126,10 @@ def collect(
         raise InputError(f"`epochs` is {epochs}: at least two captures are needed for a spread")
     optim = Optim(lr=lr, swa_lr=lr, momentum=momentum, weight_decay=weight_decay, warmup_epochs=0, swa_start=0)
     start = begin(model, train, batch_size, classifier, seed)
-    return captured(start, optim, plan(epochs, 0), loss=loss, seed=seed, quiet=quiet, what="collect")
+    try:
+        return captured(start, optim, plan(epochs, 0), loss=loss, seed=seed, quiet=quiet, what="collect")
+    except Diverged as error:
+        raise Diverged(str(error).replace("`swa_lr`", "`lr`")) from None  # there is one rate here
 
 
 @dataclass(frozen=True)

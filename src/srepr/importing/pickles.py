@@ -66,7 +66,7 @@ class Machine:
     foreign: list[str] = field(default_factory=list)
     """The names that were found and not called, in their order."""
 
-    def read(self, file: Any) -> Any:
+    def read(self, file: Any) -> Any:  # long: one case for each opcode
         """The value of the next pickle in what can be read like a file; any exception where it is broken."""
         stack: list[Any] = []
         marked: list[list[Any]] = []  # the stacks below each MARK

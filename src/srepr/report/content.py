@@ -68,7 +68,7 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
 
 def _summary(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """What the detailed sections need of one classifier."""
-    return {"name": title(name), **{key: metrics[key] for key in (*COLUMNS, "per_class", "bins")}}
+    return {"name": title(name), **{key: metrics.get(key) for key in (*COLUMNS, "per_class", "bins")}}
 
 
 def _facts(run: Run, settings: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Our numbers beside the paper's: mean and sample standard deviation over the seeds, and the difference of the means."""
+"""Our numbers beside the paper's: mean and sample standard deviation over the seeds, and the difference of means."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def compare(experiment: Experiment, measured: Sequence[Record]) -> Comparison:
     notes = (
         [] if same else [f"Data set or number of epochs differ from the paper's: only {table.comparable} compares."]
     )
-    for name in dict.fromkeys(record["name"] for record in measured if "diverged" in record):
-        row = next(record for record in measured if record["name"] == name and "diverged" in record)
-        notes.append(f"N/A: {name if row['label'].startswith(' ') else row['label']}: {row['diverged']}")
+    diverged = {record["name"]: record for record in measured if "diverged" in record}
+    for name, record in diverged.items():  # the indented labels of `combine` repeat
+        notes.append(f"N/A: {name if record['label'].startswith(' ') else record['label']}: {record['diverged']}")
     return Comparison(
         table=experiment.table,
         source=base.source,

@@ -111,5 +111,5 @@ def source_of(checkpoint: Path) -> str:
     classes = read_checkpoint(checkpoint).classes
     found = [source for source in TITLES if NAMED[source].classes == classes]
     if not found:
-        raise InputError(f"{checkpoint} has {classes} classes, as no data set of the paper. Set `source`.")
+        raise InputError(f"{checkpoint} has {classes} classes; no data set of the paper has. Name it with `source`.")
     return found[0]

@@ -132,7 +132,7 @@ def main(base: Train) -> list[Row]:
 
 
 def full(base: Train) -> list[Row]:
-    """The full results in the appendix, of ImageNet-LT, iNaturalist-2018 and both CIFARs: every method on SGD and SWA."""
+    """The full results in the appendix: every method on SGD and SWA."""
     crt, la, disalign = (head(base, method, "sgd") for method in ("crt", "la", "disalign"))
     return [network(base, "sgd"), crt, lws(base, "sgd"), la, disalign, *main(base)]
 

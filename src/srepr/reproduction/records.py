@@ -106,5 +106,8 @@ def flags(settings: Train | Retrain, default: Train | Retrain) -> list[str]:
     ['--on-the-fly', '--temperature', '5']
     """
     usual = flatten(asdict(default))
-    changed = {name: value for name, value in flatten(asdict(settings)).items() if value != usual[name]}
-    return [word for name, value in changed.items() for word in (flag(name), str(value)) if word != "True"]
+    words = []
+    for name, value in flatten(asdict(settings)).items():
+        if value != usual[name]:
+            words += [flag(name)] if value is True else [flag(name), str(value)]
+    return words

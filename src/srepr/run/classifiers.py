@@ -126,7 +126,7 @@ class Run:
     data: LongTailData
     networks: dict[Stage1, Frozen]
     classifiers: dict[str, TrainedClassifier]
-    _measured: dict[str, Measured] = field(default_factory=dict)
+    _measured: dict[str, Measured] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def part(self) -> Examples:

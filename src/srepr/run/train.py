@@ -11,7 +11,7 @@ import math
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -196,24 +196,9 @@ def train_representation(
     model, wrapped_optimizer = fabric.setup(cast(nn.Module, wrapped), optimizer)
     learner = Learner(network, optimizer, Posterior(network, classifier="fc"))
     steps = len(epoch_batches(train.labels, batch_size=settings.batch_size, seed=settings.seed, epoch=0))
-    fork = run / "state" / "fork.safetensors"
-
-    def branch_off(index: int) -> None:
-        """Before the epoch at `index`: keep where the two branches part, or return there."""
-        if settings.baseline and index < len(epochs) and epochs[index].number == settings.swa_start:
-            if epochs[index].branch == "swa" and writes:
-                save_tensors(fork, learner.state())
-            if epochs[index].branch == "sgd":
-                learner.load(load_tensors(fork)[0], with_posterior=False)
-
-    position, sums = (0, 0), [0.0, 0.0, 0.0]
-    kept = folder.newest_state(run)
-    if kept is not None:
-        tensors, note = kept
-        learner.load(tensors)
-        position, sums = tuple(note["position"]), note["sums"]
+    position, sums = resumed(run, learner)
     if not position[1]:
-        branch_off(position[0])
+        branch_off(run, learner, epochs, position[0], settings, writes=writes)
     if writes:
         cut_log(run, position[0])
     board = tensorboard(run, position[0]) if writes else None
@@ -259,10 +244,33 @@ def train_representation(
                 note = {"sums": [0.0, 0.0, 0.0]}
                 folder.save_state(run, (moment.index + 1, 0), learner.state(), note)
             fabric.barrier()
-            branch_off(moment.index + 1)
+            branch_off(run, learner, epochs, moment.index + 1, settings, writes=writes)
             before, saved, began = 0.0, time.monotonic(), time.monotonic()
     if board is not None:
         board.close()
+
+
+def resumed(run: Path, learner: Learner) -> tuple[tuple[int, int], list[float]]:
+    """Restore the newest state of the run; its position and sums, which are zeros at the start."""
+    kept = folder.newest_state(run)
+    if kept is None:
+        return (0, 0), [0.0, 0.0, 0.0]
+    tensors, note = kept
+    learner.load(tensors)
+    index, step = note["position"]
+    return (index, step), note["sums"]
+
+
+def branch_off(
+    run: Path, learner: Learner, epochs: Sequence[Epoch], index: int, settings: Train, *, writes: bool
+) -> None:
+    """Before the epoch at `index`: save where the SWA branch and the baseline part, or return there."""
+    fork = run / "state" / "fork.safetensors"
+    if settings.baseline and index < len(epochs) and epochs[index].number == settings.swa_start:
+        if epochs[index].branch == "swa" and writes:
+            save_tensors(fork, learner.state())
+        if epochs[index].branch == "sgd":
+            learner.load(load_tensors(fork)[0], with_posterior=False)
 
 
 def stream(
