@@ -1,6 +1,10 @@
+import fcntl
 import os
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,12 +12,15 @@ import pytest
 import torch
 from tests.kill import SREPR, TRAIN
 
-from srepr.cli import main
+from srepr.cli import VERBS, flags, main
 
 # One thread, here and in every process that a test starts: two runs of one training reach the same bits, and a busy
 # machine costs little time.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+
+HEADS = ("crt", "lws", "la", "disalign", "ncm", "srepr")
+FAST = ("--epochs", "2", "--samples", "2", "--json")
 
 
 class Answer(NamedTuple):
@@ -22,14 +29,20 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
+    verb: str = ""
 
     @property
     def complaint(self) -> str:
-        """The one line that answers input which cannot work; nothing but lines of progress stands before it."""
+        """The one line that answers input which cannot work; nothing but lines of progress stands before it.
+
+        It speaks of flags: no argument of the command is left in it as the library calls it.
+        """
         *before, line = self.err.splitlines()
         assert self.code == 2, self
         assert line.startswith("srepr: ")
         assert not [word for word in before if word.startswith("srepr: ") or "Traceback" in word]
+        arguments = dict(flags(VERBS[self.verb])) if self.verb in VERBS else {}
+        assert not arguments.keys() & set(re.findall(r"`(?:\w+\.)*(\w+)`", line)), line
         return line.removeprefix("srepr: ")
 
 
@@ -43,7 +56,7 @@ def srepr(capfd):
             code = main([str(word) for word in words])
         except SystemExit as end:  # --help
             code = int(end.code or 0)
-        return Answer(code, *capfd.readouterr())
+        return Answer(code, *capfd.readouterr(), verb=str(words[0]) if words else "")
 
     return run
 
@@ -55,27 +68,61 @@ def srepr_process():
     def run(*words: object, **options) -> Answer:
         command = [SREPR, *map(str, words)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
-        return Answer(done.returncode, done.stdout, done.stderr)
+        return Answer(done.returncode, done.stdout, done.stderr, str(words[0]))
 
     return run
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory) -> Path:
+def made_once(tmp_path_factory):
+    """Make a folder once for all workers of pytest-xdist; nobody writes to it afterwards."""
+    base = tmp_path_factory.getbasetemp()
+    root = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder, done = root / name, root / f"{name}.done"
+        with (root / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                make(folder)
+                done.touch()
+        return folder
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained(made_once, tmp_path_factory) -> Path:
     """A finished training of eight epochs, never disturbed; no test changes it."""
-    run = tmp_path_factory.mktemp("trained") / "run"
-    assert main([*TRAIN, "--epochs", "8", "--out", str(run)]) == 0
-    return run
+
+    def train(run: Path) -> None:
+        assert main([*TRAIN, "--epochs", "8", "--out", str(run)]) == 0
+
+    return shutil.copytree(made_once("trained", train), tmp_path_factory.mktemp("trained") / "run")
 
 
 @pytest.fixture(scope="session")
-def real_cifar(tmp_path_factory) -> Path:
+def retrained(made_once, trained, tmp_path_factory) -> Path:
+    """The same with a head of each kind; no test changes it."""
+
+    def retrain(run: Path) -> None:
+        shutil.copytree(trained, run)
+        assert main(["retrain", str(run), "--method", *HEADS, *FAST]) == 0
+
+    return shutil.copytree(made_once("retrained", retrain), tmp_path_factory.mktemp("retrained") / "run")
+
+
+@pytest.fixture(scope="session")
+def real_cifar(made_once) -> Path:
     """The real images: where SREPR_TEST_DATA says, or unpacked from the sheets beside the repository."""
     if os.environ.get("SREPR_TEST_DATA"):
         return Path(os.environ["SREPR_TEST_DATA"])
     unpack = Path(__file__).parents[2] / "shared" / "data" / "unpack"
     if not unpack.exists():
         pytest.skip("set SREPR_TEST_DATA to a folder with cifar-100-binary/ and cifar-10-batches-bin/")
-    folder = tmp_path_factory.mktemp("cifar")
-    subprocess.run([sys.executable, unpack, folder], check=True, stdout=subprocess.DEVNULL)
-    return folder
+
+    def unpacked(folder: Path) -> None:
+        folder.mkdir()
+        subprocess.run([sys.executable, unpack, folder], check=True, stdout=subprocess.DEVNULL)
+
+    return made_once("cifar", unpacked)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from srepr.config import RECIPES, Data, Machine, Optim, Retrain, Train, settings_for
+from srepr.config import RECIPES, Data, Machine, Optim, Retrain, Train, collect_settings, settings_for
 from srepr.errors import InputError
 
 NAN = float("nan")
@@ -64,18 +64,20 @@ def test_at_least_one_epoch_is_captured_and_all_after_the_start(epochs, start):
     assert settings.swa_start <= start * epochs
 
 
-def test_the_recipes_are_those_of_the_paper():
-    """The table of the method: batch, base rate, weight decay, eta_SWA, T1."""
-    table = {
-        "cifar10-lt": (128, 0.5, 5e-4, 0.1, 200),
-        "cifar100-lt": (128, 0.5, 5e-4, 0.1, 200),
-        "imagenet-lt": (256, 0.1, 3e-4, 0.01, 100),
-        "inaturalist18": (256, 0.1, 1e-4, 0.005, 200),
-        "digits-lt": (32, 0.1, 5e-4, 0.02, 40),
-    }
-    found = {
-        name: (r.batch_size, r.optim.lr, r.optim.weight_decay, r.optim.swa_lr, r.epochs) for name, r in RECIPES.items()
-    }
-    assert found == table
-    assert all(recipe.captures == recipe.epochs // 4 for recipe in RECIPES.values())
-    assert settings_for("photos") == replace(settings_for("photos"), source="photos") == Train(source="photos")
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_for_its_own_source_and_captures_the_last_quarter(name):
+    recipe = settings_for(name)
+    assert recipe.source == name
+    assert recipe.captures == recipe.epochs // 4
+
+
+def test_own_data_have_the_defaults():
+    assert settings_for("photos") == Train(source="photos")
+
+
+@given(epochs=st.integers(2, 100))
+def test_around_a_trained_network_every_epoch_is_captured_at_the_rate_of_swa(epochs):
+    recipe = RECIPES["cifar10-lt"]
+    around = collect_settings(replace(recipe, baseline=True), epochs)
+    assert (around.captures, around.baseline, around.optim.swa_lr) == (epochs, False, recipe.optim.swa_lr)
+    assert around.optim.warmup_epochs == 0

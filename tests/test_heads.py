@@ -17,7 +17,7 @@ BIAS = torch.randn(K, generator=torch.Generator().manual_seed(1))
 FEATURES = torch.randn(2, 4, L, generator=torch.Generator().manual_seed(2))
 STAGE_1 = FEATURES @ WEIGHT.T + BIAS
 SCALES = {"plain": None, "cosine": torch.tensor(16.0), "three experts": torch.tensor([16.0, 4.0, 1.0])}
-of_every_kind = pytest.mark.parametrize(("kind", "scale"), itertools.product(heads.HEADS, SCALES.values()))
+of_every_kind = pytest.mark.parametrize(("kind", "scale"), [*itertools.product(heads.HEADS, SCALES.values())])
 
 
 def shaken(head):

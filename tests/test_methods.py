@@ -1,4 +1,4 @@
-"""The methods are the rows of the paper's table, and a choice that does not exist is refused."""
+"""The choices of a method combine as far as they can, and one that does not exist is refused."""
 
 from dataclasses import astuple
 
@@ -6,20 +6,6 @@ import pytest
 
 from srepr.errors import InputError
 from srepr.methods import METHODS, Method, method
-
-TABLE = {
-    "crt": ("linear", "random", "cbs", "deterministic", False),
-    "lws": ("lws", "stage 1", "cbs", "deterministic", False),
-    "la": ("linear", "stage 1", "la", "deterministic", False),
-    "grw": ("linear", "stage 1", "grw", "deterministic", False),
-    "disalign": ("disalign", "stage 1", "grw", "deterministic", False),
-    "srepr": ("linear", "stage 1", "la", "swag", True),
-}
-
-
-@pytest.mark.parametrize("name", TABLE)
-def test_every_row_is_that_of_the_paper(name):
-    assert astuple(METHODS[name]) == TABLE[name]
 
 
 def test_choices_are_changed_one_by_one_and_none_leaves_them():

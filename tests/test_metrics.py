@@ -12,7 +12,7 @@ from sklearn.metrics import balanced_accuracy_score, log_loss
 from torch import nn
 
 from srepr.errors import InputError
-from srepr.metrics import LongTailMetrics, evaluate, expected_calibration_error, shot_groups
+from srepr.metrics import COLUMNS, LongTailMetrics, evaluate, expected_calibration_error, measure, shot_groups
 
 EDGES_ABOVE_HALF = [Fraction(n, 15) for n in range(8, 16)]
 
@@ -342,3 +342,46 @@ def test_evaluate_restores_the_flags_after_an_error_and_names_empty_data():
     assert model.training
     with pytest.raises(InputError, match="no examples"):
         evaluate(model, [], class_counts=[1, 1, 1])
+
+
+@pytest.mark.parametrize("sizes", [[60], [1, 0, 59], [20, 20, 20]])
+def test_what_is_measured_of_each_example_is_numpys_whatever_the_batches(sizes):
+    chance = np.random.default_rng(0)
+    logits, y = torch.from_numpy(5 * chance.normal(size=(60, 4))), torch.from_numpy(chance.integers(0, 4, 60))
+    found = measure(zip(logits.float().split(sizes), y.split(sizes), strict=True), LongTailMetrics([200, 50, 5, 1]))
+    probs = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_array_equal(found.predicted, probs.argmax(1))
+    np.testing.assert_allclose(found.confidence, probs.max(1).values, rtol=1e-5)
+    np.testing.assert_allclose(found.nll, -np.log(probs[np.arange(60), y]), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(found.marginal, probs.mean(0), rtol=1e-5)
+    assert found.metrics["acc"] == pytest.approx((probs.argmax(1) == y).double().mean())
+    assert found.metrics["nll"] == pytest.approx(found.nll.mean().item())
+
+
+def test_weights_of_the_examples_count_in_the_metrics_alone():
+    """Twice the weight is twice the example, over the borders of batches; what is said of an example stays."""
+    logits, y, weights = torch.eye(4)[[0, 1, 1, 2, 3]], torch.tensor([0, 1, 2, 2, 0]), torch.tensor([2.0, 1, 0, 1, 1])
+    twice = torch.tensor([0, 0, 1, 3, 4])
+    weighted = measure([(logits[:2], y[:2]), (logits[2:], y[2:])], LongTailMetrics([9, 9, 9, 9]), weights)
+    repeated = measure([(logits[twice], y[twice])], LongTailMetrics([9, 9, 9, 9]))
+    for name in ("acc", "nll", "ece", "brier", "balanced_acc", "many", "medium", "few"):
+        assert weighted.metrics[name] == (
+            None if repeated.metrics[name] is None else pytest.approx(repeated.metrics[name])
+        )
+    assert torch.equal(weighted.predicted[twice], repeated.predicted)
+    torch.testing.assert_close(weighted.nll[twice], repeated.nll)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cell"),
+    [
+        ("acc", 1.0, "100.00"),
+        ("many", 0.0, "0.00"),
+        ("few", None, "-"),
+        ("ece", 0.00049, "0.000"),
+        ("nll", math.inf, "inf"),
+        ("nll", 2.1484, "2.148"),
+    ],
+)
+def test_cells_have_the_digits_of_the_paper(name, value, cell):
+    assert COLUMNS[name].cell(value) == cell

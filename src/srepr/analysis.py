@@ -102,7 +102,7 @@ def quartile_boxes(values: Any, by: Any) -> list[dict[str, float | None]]:
 
 
 def class_means(values: Any, labels: Labels, classes: int) -> list[float | None]:
-    """The mean of the values over the examples of each class; None where there is none.
+    """The mean of the values over the examples of each class; None for a class without examples.
 
     >>> class_means([1.0, 3.0, 5.0], np.array([0, 0, 2]), classes=3)
     [2.0, None, 5.0]

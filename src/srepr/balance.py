@@ -1,6 +1,6 @@
 """Class balancing of the loss: sampling, class weights and logit adjustment (paper, section A.1).
 
-pi_k = n_k / sum(n) is the share of class k in the training data.
+pi_k = n_k / sum(n) is the training prior of class k.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Shares = Sequence[int] | Sequence[float] | npt.NDArray[Any] | Tensor
 
 
 def grw_weights(counts: Shares, rho: float = 1.0) -> Tensor:
-    """The generalised re-weighting of the loss, [K], summing to 1: (1/pi_k)^rho / sum_j (1/pi_j)^rho.
+    """Generalised re-weighting of the loss: weights [K] that sum to 1, (1/pi_k)^rho / sum_j (1/pi_j)^rho.
 
     >>> grw_weights([80, 20])
     tensor([0.2000, 0.8000])
@@ -27,10 +27,10 @@ def grw_weights(counts: Shares, rho: float = 1.0) -> Tensor:
 
 
 def mean_one(weights: Tensor, counts: Shares) -> Tensor:
-    """The same weights [K] scaled to mean 1 over the training data, sum_k pi_k w_k = 1.
+    """Scale weights [K] to mean 1 over the training data, sum_k pi_k w_k = 1.
 
-    Weights that sum to 1 over K classes shrink the loss, and with it every step, about K-fold; these leave the
-    learning rate its meaning.
+    Weights that sum to 1 over K classes shrink the loss, and with it every step, about K-fold. Rescaling keeps the
+    effective learning rate.
 
     >>> mean_one(grw_weights([80, 20]), [80, 20])
     tensor([0.6250, 2.5000])
@@ -40,7 +40,7 @@ def mean_one(weights: Tensor, counts: Shares) -> Tensor:
 
 
 def logit_offset(counts: Shares, rho: float = 1.0) -> Tensor:
-    """The logit adjustment [K], rho log pi_k, to add to the logits inside the training loss only.
+    """Logit adjustment [K], rho log pi_k; add it to the logits in the training loss only.
 
     >>> logit_offset([80, 20])
     tensor([-0.2231, -1.6094])
@@ -49,16 +49,20 @@ def logit_offset(counts: Shares, rho: float = 1.0) -> Tensor:
 
 
 class Balancing(NamedTuple):
-    """What a balance does to the loss, or to the batches."""
+    """Effect of a balancing method on the loss or the batches.
+
+    >>> balancing("grw", [80, 20]).weight
+    tensor([0.6250, 2.5000])
+    """
 
     weight: Tensor | None = None
-    """[K], by which the loss of each example is multiplied."""
+    """[K], multiplies the loss of each example."""
     offset: Tensor | None = None
-    """[K], added to the logits inside the training loss."""
+    """[K], added to the logits in the training loss."""
     sampling: bool = False
     """Whether every class is drawn equally often, P(x, y) = 1 / (K n_y)."""
     strength: float = 0.0
-    """How much of the training prior it removes: the head then expects the shares pi_k^(1 - strength)."""
+    """How much of the training prior it removes: the head then expects the prior pi_k^(1 - strength)."""
 
 
 BALANCES: dict[str, Callable[[Shares, float], Balancing]] = {
@@ -67,11 +71,11 @@ BALANCES: dict[str, Callable[[Shares, float], Balancing]] = {
     "la": lambda counts, rho: Balancing(offset=logit_offset(counts, rho), strength=rho),
     "none": lambda counts, rho: Balancing(),
 }
-"""Class-balanced sampling, generalised re-weighting, logit adjustment. A new balance is a function and a row."""
+"""Class-balanced sampling, generalised re-weighting, logit adjustment. To add one, write a function and add a row."""
 
 
 def balancing(name: str, counts: Shares, rho: float = 1.0) -> Balancing:
-    """What the balance of that name does for these class counts.
+    """The balancing method `name` for these class counts.
 
     >>> balancing("la", [80, 20]).offset
     tensor([-0.2231, -1.6094])
@@ -82,10 +86,10 @@ def balancing(name: str, counts: Shares, rho: float = 1.0) -> Balancing:
 
 
 def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -> Tensor:
-    """Logits (or log-probabilities) [..., K] moved to a known prior of the deployment, z + log target - log train.
+    """Adjust logits (or log-probabilities) [..., K] to a known class prior, z + log target - log train.
 
-    Priors may be counts: each is divided by its sum. `train_prior` is what the classifier was trained to expect,
-    uniform after any balancing. A class that does not occur in the target gets the logit -inf.
+    Priors may be counts; they are normalised. `train_prior` is the prior that the classifier was trained for, uniform
+    after full balancing. A class with target prior 0 gets the logit -inf.
 
     >>> adjust_to_prior(torch.zeros(2), [0.5, 0.5], [0.9, 0.1]).softmax(-1)
     tensor([0.9000, 0.1000])
@@ -103,7 +107,7 @@ def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -
 
 
 def _log_shares(counts: Shares) -> Tensor:
-    """The logarithm of pi [K], in float64."""
+    """Log of pi [K], in float64."""
     n = torch.as_tensor(counts, dtype=torch.float64)
     for k in (n > 0).logical_not().nonzero().flatten().tolist():
         raise InputError(f"class {k} has {n[k]:g} training examples; give every class at least one, or drop it.")

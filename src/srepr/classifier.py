@@ -26,7 +26,7 @@ Row = dict[str, Any]
 
 
 class Prediction(NamedTuple):
-    """What one forward pass says of each input.
+    """The result of one forward pass for a batch of inputs.
 
     >>> Prediction(torch.tensor([[0.9, 0.1]]), torch.tensor([2.5]), torch.tensor([0.1])).label
     tensor([0])

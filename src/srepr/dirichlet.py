@@ -3,8 +3,8 @@
 The M teachers' probabilities p_1..p_M for one input are taken as draws from Dir(precision * mean). Minka's
 approximation gives the precision in closed form (paper, section 4.2); it is large where the teachers agree.
 
-Everything is computed in float64 and returned in the type of the input: the terms of these sums cancel almost
-completely, and float32 would keep none of the difference.
+Everything is computed in float64 and returned in the dtype of the input: the terms of these sums cancel almost
+completely, and float32 would lose the difference.
 """
 
 import math
@@ -14,19 +14,19 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# From here on Stirling's series is more accurate in float64 than differences of lgamma, psi and psi'.
+# Above this, Stirling's series is more accurate in float64 than differences of lgamma, psi and psi'.
 _LARGE = 1e5
 
 
 def fit(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean [B, K] and precision [B] of the Dirichlet through M teachers' log-probabilities [M, B, K].
+    """Mean [B, K] and precision [B] of the Dirichlet fitted to M teachers' log-probabilities [M, B, K].
 
         precision = ((K - 1) / 2) / sum_j mean[j] (log mean[j] - (1/M) sum_m log p_m[j])
 
-    (the paper's beta, section 4.2, is precision * mean). Identical teachers have an infinite precision; it is
-    returned as the largest finite number, so that `1 / precision` is 0 and nothing downstream turns NaN. Where a
-    class has probability exactly 0 for some teachers only, the precision would be 0: there the mean log-ratio to
-    the largest teacher counts as the logarithm of the smallest normal number.
+    (the paper's beta, section 4.2, is precision * mean). Identical teachers have infinite precision; it is returned as
+    the largest finite number, which makes `1 / precision` 0 and avoids NaN. If only some teachers give a class
+    probability 0, the precision would be 0; there the mean log-ratio to the largest teacher is set to the log of the
+    smallest normal number.
 
     >>> mean, precision = fit(torch.tensor([[[0.7, 0.3]], [[0.6, 0.4]]]).log())
     >>> mean
@@ -38,7 +38,7 @@ def fit(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     # Relative to the largest teacher no exponential overflows, and the differences of close teachers are exact.
     top = log_probs.amax(0).double().clamp(min=torch.finfo(torch.float64).min)
     mean_log, excess = torch.zeros_like(top), torch.zeros_like(top)
-    for log_p in log_probs:  # one by one: to allocate [M, B, K] in float64 costs more than the loop
+    for log_p in log_probs:  # one by one: allocating [M, B, K] in float64 costs more than the loop
         below = log_p.double() - top
         mean_log += below
         excess += below.expm1_()
@@ -64,12 +64,12 @@ def kl_to_uniform(alpha: Tensor) -> Tensor:
 
 
 def reverse_kl(alpha: Tensor, mean: Tensor, precision: Tensor) -> Tensor:
-    """KL[Dir(alpha) || Dir(precision * mean + 1)] / precision [B], up to a constant that alpha does not move.
+    """KL[Dir(alpha) || Dir(precision * mean + 1)] / precision [B], up to a constant independent of alpha.
 
         sum_k mean[k] (psi(a_0) - psi(a_k)) + (1 / precision) KL[Dir(alpha) || Dir(1)],    a_0 = sum_k a_k
 
-    The first term is the cross-entropy expected under Dir(alpha), the second keeps Dir(alpha) as wide as the
-    teachers disagree (paper, section 4.2). Differentiable once, in alpha [B, K] only.
+    The first term is the expected cross-entropy under Dir(alpha). The second makes Dir(alpha) as wide as the teachers
+    disagree (paper, section 4.2). Differentiable once, in alpha [B, K] only.
 
     >>> mean, precision = fit(torch.tensor([[[0.7, 0.3]], [[0.6, 0.4]]]).log())
     >>> reverse_kl(torch.tensor([[7.0, 4.0]]), mean, precision)
@@ -86,7 +86,7 @@ class _Divergence(torch.autograd.Function):
 
         KL = h(a_0) - h(K) + (K - 1) (psi(a_0) - psi(K)) - sum_k (h(a_k) - h(1)),    h(1) = 1
 
-    h grows like log(a) / 2 where lgamma(a) and a psi(a) grow like a log(a): no large terms are left to cancel.
+    h grows like log(a) / 2, while lgamma(a) and a psi(a) grow like a log(a): no large terms cancel.
     """
 
     @staticmethod
@@ -125,7 +125,7 @@ def _slopes(a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def entropy_of_mean(alpha: Tensor) -> Tensor:
-    """The total uncertainty [B] of Dir(alpha) [B, K]: the entropy of its mean, in nats.
+    """Total uncertainty [B] of Dir(alpha) [B, K]: the entropy of its mean, in nats.
 
     >>> entropy_of_mean(torch.tensor([[1.0, 1.0], [100.0, 100.0], [100.0, 0.1]]))
     tensor([0.6931, 0.6931, 0.0079])
@@ -135,7 +135,7 @@ def entropy_of_mean(alpha: Tensor) -> Tensor:
 
 
 def expected_entropy(alpha: Tensor) -> Tensor:
-    """The uncertainty [B] of the data alone: the mean entropy of the categoricals that Dir(alpha) draws, in nats.
+    """Aleatoric (data) uncertainty [B]: the expected entropy of a categorical drawn from Dir(alpha), in nats.
 
         E[H(p)] = psi(a_0 + 1) - sum_k (a_k / a_0) psi(a_k + 1)
 
@@ -148,7 +148,7 @@ def expected_entropy(alpha: Tensor) -> Tensor:
 
 
 def mutual_information(alpha: Tensor) -> Tensor:
-    """The uncertainty [B] of the model, total minus data, >= 0: large where Dir(alpha) is wide.
+    """Epistemic (model) uncertainty [B], total minus data, >= 0; large if Dir(alpha) is wide.
 
     >>> mutual_information(torch.tensor([[1.0, 1.0], [100.0, 100.0], [100.0, 0.1]]))
     tensor([0.1931, 0.0025, 0.0019])

@@ -4,7 +4,7 @@
 
 The network is frozen, so features can be cached: each draw is run over the data once, and every epoch of every head
 reads its features from a store. A cached array is described by all that determines it (weights, draw, data,
-augmentation, seed); whatever changes is computed again.
+augmentation, seed); after a change it is computed again.
 """
 
 from __future__ import annotations
@@ -156,15 +156,15 @@ class NetworkFeatures:
 
     >>> from srepr.data import load
     >>> from srepr.data.inputs import ExampleInputs
-    >>> from srepr.models import resnet8
+    >>> from srepr.models import mlp
     >>> from srepr.storage.arrays import ArrayFolder
-    >>> network = resnet8(10, channels=1)
+    >>> network = mlp(10, inputs=64, width=16)
     >>> posterior = Posterior(network)
     >>> posterior.update(network)
     >>> inputs = ExampleInputs(load("digits-lt").train, seed=0)
     >>> features = NetworkFeatures(network, posterior, inputs, ArrayFolder(), "swag", Retrain(samples=2), quiet=True)
     >>> features.epoch(0).batch(np.arange(8))[0].shape
-    torch.Size([2, 8, 64])
+    torch.Size([2, 8, 16])
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class NetworkFeatures:
         return EpochFeatures(labels, stochastic or [mean], mean)
 
     def make(self, missing: Sequence[Source], view: int) -> None:
-        """One pass over the data under one view, through all the networks that are asked for."""
+        """Run the missing networks over one view of the data, in one pass."""
         run = runner([self.extractor(source) for source in missing], compiled=self.compiled)
         arrays = [*(self.describe(source) for source in missing), self.describe_labels(view)]
         what = f"features ({len(missing)} networks)"

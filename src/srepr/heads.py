@@ -1,8 +1,8 @@
-"""The classifiers that stage 2 trains, each a module from features [..., L] to logits [..., K].
+"""Classifiers for stage 2; each is a module from features [..., L] to logits [..., K].
 
 A linear head is a plain `nn.Linear`. The others start as the stage-1 classifier (W, b), keep it in buffers, and train
-a few parameters around it (paper, section A.2). A cosine classifier, told by its scale, stays one: its linear head is
-`Cosine`, and around it the others see unit features (`srepr.models.cosine`).
+a few parameters around it (paper, section A.2). A cosine classifier, which has a scale, stays one: its linear head is
+`Cosine`, and the other heads see unit features (`srepr.models.cosine`).
 """
 
 import math
@@ -20,9 +20,9 @@ from srepr.models.cosine import on_unit_parts, unit_parts
 
 
 class LearnableWeightScaling(nn.Module):
-    """LWS, w_k / |w_k|^tau with one learned tau, or f_k w_k with a learned factor for each class; the bias stays.
+    """LWS: w_k / |w_k|^tau with one learned tau, or f_k w_k with a learned factor per class; the bias is fixed.
 
-    Starts as the stage-1 classifier: tau = 0, f = 1. The lengths of a cosine classifier are all the same: tau is then
+    Starts as the stage-1 classifier: tau = 0, f = 1. The weights of a cosine classifier have equal lengths, so tau is
     a temperature.
 
     >>> head = LearnableWeightScaling(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), torch.zeros(2))
@@ -46,7 +46,7 @@ class LearnableWeightScaling(nn.Module):
         self.per_class = per_class
 
     def scaled_weight(self) -> Tensor:
-        """The weight [K, L] of the linear classifier that this head amounts to.
+        """Weight [K, L] of the equivalent linear classifier.
 
         >>> head = LearnableWeightScaling(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), None)
         >>> _ = nn.init.ones_(head.tau)
@@ -57,16 +57,12 @@ class LearnableWeightScaling(nn.Module):
         return self.weight * self.factor.unsqueeze(1) if self.per_class else _normalised(self.weight, self.tau)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits [..., K].
-
-        >>> LearnableWeightScaling(torch.eye(2), None, per_class=True)(torch.tensor([[5.0, 6.0]])).tolist()
-        [[5.0, 6.0]]
-        """
+        """Logits [..., K]."""
         return F.linear(_seen(features, self.scale), self.scaled_weight(), self.bias)
 
 
 class DisAlign(nn.Module):
-    """Distribution alignment, z' = s (alpha * z + beta) + (1 - s) z with s = sigmoid(gamma . z + delta), z = W x + b.
+    """Distribution alignment: z' = s (alpha * z + beta) + (1 - s) z with s = sigmoid(gamma . z + delta), z = W x + b.
 
     Starts as the stage-1 classifier: alpha = 1, beta = 0, and gamma = 0, delta = 0, so s = 1/2.
 
@@ -89,18 +85,14 @@ class DisAlign(nn.Module):
         self.delta = nn.Parameter(weight.new_zeros(()))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits [..., K].
-
-        >>> DisAlign(torch.eye(2), None)(torch.tensor([[5.0, 6.0]])).tolist()
-        [[5.0, 6.0]]
-        """
+        """Logits [..., K]."""
         z = F.linear(_seen(features, self.scale), self.weight, self.bias)
         s = (z @ self.gamma + self.delta).sigmoid().unsqueeze(-1)
         return s * (self.alpha * z + self.beta) + (1 - s) * z
 
 
 def tau_norm(weight: Tensor, bias: Tensor | None, tau: float = 1.0) -> nn.Linear:
-    """The tau-normalised classifier, w_k / |w_k|^tau with the bias kept: no training, tau is chosen on held-out data.
+    """tau-normalised classifier: w_k / |w_k|^tau, same bias. Needs no training; choose tau on a held-out set.
 
     >>> tau_norm(torch.tensor([[3.0, 4.0]]), None).weight
     Parameter containing:
@@ -110,11 +102,11 @@ def tau_norm(weight: Tensor, bias: Tensor | None, tau: float = 1.0) -> nn.Linear
 
 
 def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, scale: Tensor | float = 30.0) -> Cosine:
-    """A cosine head whose directions are the classes' mean features: no training, one pass over (features, labels).
+    """Cosine head whose directions are the class means of the features; no training, one pass over (features, labels).
 
-    Features [B, L] are brought to length 1 before the mean, so that no long vector speaks for its class (Kang et
-    al. 2020), each expert's for itself where the scale has a number for each. The scale does not move the decision,
-    only how sure it sounds. Memory is one [K, L] sum.
+    Features [B, L] are scaled to length 1 before averaging, so long vectors do not dominate (Kang et al. 2020); a
+    scale per expert scales each expert's part separately. The scale changes the confidence, not the decision. Memory:
+    one [K, L] sum.
 
     >>> head = nearest_class_mean([(torch.tensor([[2.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 1]))], classes=2)
     >>> head(torch.tensor([3.0, 4.0])).argmax().item()
@@ -129,11 +121,11 @@ def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, s
         raise InputError("there are no features to average; give at least one batch of (features, labels).")
     for k in (sums == 0).all(1).nonzero().flatten().tolist():
         raise InputError(f"class {k} has no features other than 0; add an example of it or drop the class.")
-    return Cosine(unit_parts(sums, scale).to(features.dtype), scale)  # the sum points where the mean does
+    return Cosine(unit_parts(sums, scale).to(features.dtype), scale)  # sum and mean have the same direction
 
 
 def linear(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> nn.Linear | Cosine:
-    """A linear classifier, or a cosine one where there is a scale.
+    """A linear classifier, or a cosine classifier if `scale` is set.
 
     >>> linear(torch.eye(2), torch.zeros(2))
     Linear(in_features=2, out_features=2, bias=True)
@@ -142,12 +134,12 @@ def linear(weight: Tensor, bias: Tensor | None, scale: Tensor | None = None) -> 
 
 
 class Kind(NamedTuple):
-    """A kind of head that SGD trains: a row of `HEADS`."""
+    """A type of trainable head: a row of `HEADS`."""
 
     make: Callable[[Tensor, Tensor | None, Tensor | None], nn.Module]
-    """From the weight, bias and scale of the stage-1 classifier to the head, which starts as that classifier."""
+    """Builds the head from the weight, bias and scale of the stage-1 classifier, which it starts as."""
     mark: str = ""
-    """A tensor that only this kind has, by which a saved head is recognised."""
+    """Name of a tensor that only this type has; identifies a saved head."""
 
 
 HEADS: dict[str, Kind] = {
@@ -156,7 +148,7 @@ HEADS: dict[str, Kind] = {
     "disalign": Kind(DisAlign, "alpha"),
     "linear": Kind(linear),
 }
-"""The heads that SGD trains. A new one is a module and a row."""
+"""Heads trained by SGD. To add one, write a module and add a row."""
 
 
 def build(
@@ -168,10 +160,10 @@ def build(
     seed: int = 0,
     scale: Tensor | float | None = None,
 ) -> nn.Module:
-    """The trainable head of that kind for a stage-1 classifier (W, b).
+    """Build a trainable head for a stage-1 classifier (W, b).
 
-    It starts as that classifier or, a linear one with `start="random"`, with W and b from U(-1/sqrt(L), 1/sqrt(L)), a
-    function of the seed alone. With a `scale` the classifier is a cosine one, and so is its linear head.
+    The head starts as that classifier. With `start="random"`, a linear head draws W and b from U(-1/sqrt(L),
+    1/sqrt(L)) with `seed` instead. A `scale` marks a cosine classifier, whose linear head is cosine as well.
 
     >>> build("linear", weight=torch.eye(2), bias=torch.zeros(2))
     Linear(in_features=2, out_features=2, bias=True)
@@ -191,7 +183,7 @@ def build(
 
 
 def from_tensors(tensors: Mapping[str, Tensor]) -> nn.Module:
-    """The head with this state dict, whichever kind it is.
+    """Rebuild a head of any type from its state dict.
 
     >>> type(from_tensors(DisAlign(torch.eye(2), torch.zeros(2)).state_dict())).__name__
     'DisAlign'
@@ -203,7 +195,7 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def as_linear(head: nn.Module) -> nn.Linear | None:
-    """The plain linear layer that gives the same logits, or None for a head that is not linear in the features.
+    """The equivalent nn.Linear, or None if the head is not linear in the features.
 
     >>> as_linear(LearnableWeightScaling(torch.eye(2), torch.zeros(2)))
     Linear(in_features=2, out_features=2, bias=True)
@@ -218,7 +210,7 @@ def as_linear(head: nn.Module) -> nn.Linear | None:
 
 
 def _keep_classifier(head: nn.Module, weight: Tensor, bias: Tensor | None, scale: Tensor | None) -> None:
-    """The stage-1 classifier as buffers: z = W x + b, and with a scale z = W' u(x)."""
+    """Store the stage-1 classifier in buffers: z = W x + b, or z = W' u(x) with a scale."""
     if scale is not None:
         weight = on_unit_parts(weight, scale)
     for name, tensor in {"weight": weight, "bias": bias, "scale": scale}.items():
@@ -239,6 +231,6 @@ def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
 
 
 def _normalised(weight: Tensor, tau: Tensor | float) -> Tensor:
-    """w_k / |w_k|^tau, and 0 where w_k is 0."""
+    """w_k / |w_k|^tau, or 0 if w_k is 0."""
     length = torch.linalg.vector_norm(weight, dim=1, keepdim=True)
     return weight / torch.where(length > 0, length, 1) ** tau

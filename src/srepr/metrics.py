@@ -1,7 +1,7 @@
 """Accuracy, likelihood and calibration of a long-tailed classifier, accumulated in float64 batch by batch.
 
-Calibration sorts predictions into N equal bins of confidence *closed on the right*, ((n-1)/N, n/N], so that a
-confidence of exactly 1.0 belongs to the last one, and compares accuracy with mean confidence in each (paper, A.3):
+Calibration sorts predictions into N equal bins of confidence *closed on the right*, ((n-1)/N, n/N]. A confidence
+of exactly 1.0 belongs to the last one. ECE compares accuracy with mean confidence in each (paper, A.3):
 
     ECE = sum_n (|B_n| / |D|) |accuracy(B_n) - confidence(B_n)|
 """
@@ -78,9 +78,9 @@ def shot_groups(class_counts: Sequence[int]) -> dict[str, Tensor]:
 
 
 class LongTailMetrics(Metric):
-    """Every metric of the paper's tables, and those beside them, over batches, devices and processes.
+    """All metrics of the paper's tables and some more, accumulated over batches, devices and processes.
 
-    `compute()` gives fractions, and None where there was no example to measure:
+    `compute()` returns fractions, or None without an example to measure:
 
     - acc, many, medium, few: accuracy over the examples of all classes and of each group of `shot_groups`;
       per_class: of each class; balanced_acc: the mean of those.
@@ -201,7 +201,7 @@ class LongTailMetrics(Metric):
 
 
 class Measured(NamedTuple):
-    """A classifier on N labelled examples: its metrics, and what it says of each example."""
+    """A classifier on N labelled examples: its metrics, and its prediction for each example."""
 
     metrics: dict[str, Any]
     """As `LongTailMetrics.compute` gives them."""

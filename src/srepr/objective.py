@@ -10,15 +10,15 @@ from torch import Tensor
 from srepr import dirichlet
 from srepr.errors import InputError
 
-# exp(650) = 1e282: even the sum over any number of classes stays finite in float64.
+# exp(650) = 1e282: the sum over any number of classes stays finite in float64.
 LARGEST_EXPONENT = 650.0
 
 
 def cross_entropy(logits: Tensor, y: Tensor, *, weight: Tensor | None = None, offset: Tensor | None = None) -> Tensor:
     """L_CE, the mean over B of weight[y] * -(1/M) sum_m log softmax(z_m + offset)[y], for z [M, B, K] or [B, K].
 
-    The weighted mean is divided by B and not by the sum of the weights: it estimates the expectation of
-    the paper's section A.1, whatever classes the batch happens to hold.
+    The weighted mean is divided by B, not by the sum of the weights: it estimates the expectation in the paper's
+    section A.1 for any mix of classes in the batch.
 
     >>> logits = torch.tensor([[[2.0, 0.0]], [[1.0, 0.0]]])
     >>> cross_entropy(logits, torch.tensor([1]))
@@ -39,11 +39,11 @@ def cross_entropy(logits: Tensor, y: Tensor, *, weight: Tensor | None = None, of
 
 
 def self_distillation(student: Tensor, teachers: Tensor, temperature: float = 20.0) -> Tensor:
-    """L_KD, the divergence from the student's Dirichlet to the one through the teachers, averaged over B.
+    """L_KD, the divergence from the student's Dirichlet to the teachers', averaged over B.
 
         L_KD = sum_k p_T[k] (psi(a_0) - psi(a_k)) + (1 / beta_0) KL[Dir(a) || Dir(1)],    a = exp(z / temperature) + 1
 
-    for the logits z [B, K] of the student, with p_T and beta_0 the mean and precision of the teachers'
+    for the student's logits z [B, K]; p_T and beta_0 are the mean and precision of the teachers'
     softmax(logits [M, B, K] / temperature). No gradient reaches the teachers.
 
     >>> student = torch.tensor([[30.0, -10.0, 0.0]])
@@ -70,10 +70,10 @@ def srepr_loss(
     distill_weight: float = 0.5,
     temperature: float = 20.0,
 ) -> Tensor:
-    """The whole loss, (1 - w) L_CE + w L_KD with w = distill_weight; L_CE alone where there is no student.
+    """The full loss, (1 - w) L_CE + w L_KD with w = distill_weight; only L_CE without a student.
 
-    `logits` [M, B, K] are trained by L_CE and teach L_KD; `student` [B, K] comes from the averaged weights. The
-    balance (`weight`, `offset`) acts on L_CE only.
+    L_CE trains `logits` [M, B, K], which are also the teachers in L_KD; `student` [B, K] comes from the averaged
+    weights. Balancing (`weight`, `offset`) applies to L_CE only.
 
     >>> student, y = torch.tensor([[3.0, -1.0, 0.0]]), torch.tensor([0])
     >>> srepr_loss(torch.stack([student + 1, student * 0.8]), student, y)

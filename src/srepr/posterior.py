@@ -1,9 +1,9 @@
-"""SWA and diagonal SWAG: a Gaussian over the weights that a network passes through (paper, sections 2.2 and 2.3).
+"""SWA and diagonal SWAG: a Gaussian fitted to the weights along the training trajectory (paper, sections 2.2 and 2.3).
 
     q(theta) = N(mean, diag(variance)),   mean = E[theta],   variance = E[theta^2] - E[theta]^2
 
-over the captured weights. The difference of two large numbers loses a small variance in rounding, so the same
-quantity is accumulated by Welford's update, in float64 (Technometrics 4(3), 1962):
+over the captured weights. The difference of two large numbers loses a small variance to rounding, so the moments are
+accumulated by Welford's update, in float64 (Technometrics 4(3), 1962):
 
     delta = x - mean,   mean <- mean + delta / n,   m2 <- m2 + delta (x - mean),   variance = m2 / n
 """
@@ -19,12 +19,12 @@ from srepr.models.split import duplicate, find_classifier, unwrap
 
 
 class Posterior:
-    """The mean and the variance of a model's parameters over the states given to `update`, and draws from them.
+    """Mean and variance of a model's parameters over the weights captured by `update`, and draws from them.
 
-    Only theta is sampled: the parameters of the classifier (found by structure, or named by `classifier`) stay at
-    their mean in every draw. (`srepr.retrain` finds the classifier anew, by running a batch, where none was `named`.)
-    `model` is a copy of the network on the CPU, to build networks from; buffers and integer
-    parameters are not averaged, the copy takes them from the newest model. All dicts map names to tensors on the CPU.
+    Only the feature extractor's weights theta are sampled; the classifier stays at its mean in every draw. Set
+    `classifier` to the name of that layer if it is not found by structure. By default, `srepr.retrain` searches again
+    by running a batch. `model` is a CPU copy of the network, used to build networks. Buffers and integer parameters
+    are not averaged; the copy takes them from the latest capture. All dicts map names to CPU tensors.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 3))
     >>> posterior = Posterior(model)
@@ -43,14 +43,14 @@ class Posterior:
         self.model = duplicate(model).cpu()
         self.count = 0
         self.classifier = self.named = classifier
-        self._no_classifier = ""  # why none was found: said only when a draw needs one
+        self._no_classifier = ""  # why the search failed; raised only when a draw needs it
         floating = {name: p for name, p in self.model.named_parameters() if p.is_floating_point()}
         self._mean = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in floating.items()}
         self._m2 = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in floating.items()}
         if classifier is not None:
             if classifier not in dict(self.model.named_modules()):
                 raise InputError(f"the model has no module {classifier!r}: name its last layer with classifier=")
-        elif list(self.model.children()):  # a lone layer has no part that is not theta
+        elif list(self.model.children()):  # a single layer is all theta
             try:
                 self.classifier = find_classifier(self.model)
             except InputError as error:
@@ -65,7 +65,7 @@ class Posterior:
         count: int,
         classifier: str | None = None,
     ) -> "Posterior":
-        """The posterior with this mean and variance, as `mean()` and `variance()` gave them after `count` updates.
+        """Rebuild a posterior from the values of `mean()` and `variance()` after `count` updates.
 
         >>> model = nn.Linear(1, 1)
         >>> q = Posterior.from_moments(model, {"weight": torch.ones(1, 1), "bias": torch.ones(1)},
@@ -90,7 +90,7 @@ class Posterior:
         return posterior
 
     def update(self, model: nn.Module) -> None:
-        """Capture the model's present weights, usually at the end of an epoch; wrappers such as DDP may stay on."""
+        """Capture the model's current weights, usually at the end of an epoch; wrappers such as DDP are unwrapped."""
         newest = _tensors(unwrap(model))
         own = _tensors(self.model)
         _check_same("the model", newest, own)
@@ -109,7 +109,7 @@ class Posterior:
             own[name].copy_(newest[name])
 
     def mean(self) -> dict[str, Tensor]:
-        """The SWA weights, in each parameter's own dtype."""
+        """The SWA weights, in each parameter's dtype."""
         self._require_captures()
         return {
             name: self._mean[name].to(p.dtype, copy=True) if name in self._mean else p.detach().clone()
@@ -117,7 +117,7 @@ class Posterior:
         }
 
     def variance(self) -> dict[str, Tensor]:
-        """The population variance of each weight, in float32 or better; exactly 0 where it never moved."""
+        """Population variance of each weight, in float32 or better; exactly 0 for constant weights."""
         self._require_captures()
         return {
             name: (self._m2[name] / self.count).to(torch.promote_types(p.dtype, torch.float32))
@@ -127,7 +127,7 @@ class Posterior:
         }
 
     def draw(self, generator: torch.Generator) -> dict[str, Tensor]:
-        """Weights theta ~ N(mean, diag(variance)) beside the classifier's mean; a function of the generator alone."""
+        """Draw theta ~ N(mean, diag(variance)), with the classifier at its mean; depends only on the generator."""
         weights = self.mean()
         if self._no_classifier:
             raise InputError(f"{self._no_classifier} (in Posterior(model, classifier=...): it is not sampled)")
@@ -142,7 +142,7 @@ class Posterior:
         return weights
 
     def apply_mean(self, model: nn.Module) -> None:
-        """Put the mean into a model's parameters, in place; its BatchNorm statistics then need recomputing."""
+        """Copy the SWA weights into a model, in place. Recompute its BatchNorm statistics afterwards."""
         parameters = dict(unwrap(model).named_parameters())
         mean = self.mean()
         _check_same("the model", parameters, mean)
@@ -150,7 +150,7 @@ class Posterior:
             parameter.data.copy_(mean[name])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything `update` has changed, as a flat dict that safetensors can hold; loads back to the same bits."""
+        """All captured state as a flat dict of tensors for safetensors; loading it restores the same bits."""
         state = {"count": torch.tensor(self.count)}
         for name in self._mean:
             state[f"mean.{name}"] = self._mean[name].clone()
@@ -161,7 +161,7 @@ class Posterior:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from a `state_dict()` of a posterior of the same network."""
+        """Restore the `state_dict()` of a posterior of the same network."""
         _check_same("the state", state, self.state_dict())
         self.count = int(state["count"])
         for name in self._mean:
@@ -177,14 +177,14 @@ class Posterior:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters, tied ones once, and the buffers that belong to a checkpoint, sharing the model's memory."""
+    """Parameters (tied ones once) and persistent buffers, sharing the model's memory."""
     kept = model.state_dict().keys()
     named = [*model.named_parameters(), *((name, b) for name, b in model.named_buffers() if name in kept)]
     return {name: tensor.detach() for name, tensor in named}
 
 
 def _check_same(what: str, given: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise unless the two hold the same names with the same shapes."""
+    """Raise InputError unless names and shapes match."""
     for name in [*expected, *given]:
         shapes = [list(side[name].shape) if name in side else "absent" for side in (given, expected)]
         if shapes[0] != shapes[1]:

@@ -1,4 +1,4 @@
-"""Progress with an estimate of the time left: a bar in a terminal, plain lines everywhere else. Always on stderr."""
+"""Progress and estimated time left, on stderr: a bar in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PLAIN_SECONDS = 10.0
 
 
 def duration(seconds: float) -> str:
-    """A time span as a person says it.
+    """Format a duration.
 
     >>> duration(42), duration(150), duration(7_500)
     ('42 s', '2 min 30 s', '2 h 5 min')
@@ -28,12 +28,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Counts steps of a known total; `advance` is cheap enough for every step.
-
-    >>> with Progress("features", total=2, quiet=True) as progress:
-    ...     progress.advance()
-    ...     progress.advance()
-    """
+    """Progress over a known number of steps; `advance` is cheap enough to call after every step."""
 
     def __init__(self, what: str, *, total: int, done: int = 0, quiet: bool = False) -> None:
         self.what, self.total, self.done, self.quiet = what, total, done, quiet
@@ -60,7 +55,7 @@ class Progress:
             self.bar.stop()
 
     def advance(self, steps: int = 1) -> None:
-        """So many steps more are done."""
+        """Record `steps` completed steps."""
         self.done += steps
         if self.bar is not None:
             self.bar.update(self.task, completed=self.done, total=self.total)
@@ -76,6 +71,6 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def time_left(self) -> str:
-        """The estimate, from the pace since the start (of this process, where the work was resumed)."""
+        """Estimated time left, from the pace since this process started."""
         pace = (time.monotonic() - self.began) / max(self.done - self.first, 1)
         return duration(pace * (self.total - self.done))

@@ -1,4 +1,4 @@
-"""Stage 2, the classifier: a head is trained on frozen features [M, B, L] and nothing else (paper, section 4).
+"""Stage 2, the classifier: train a head on frozen features [M, B, L] (paper, section 4).
 
     L = (1 - w) L_CE + w L_KD,      SGD with Nesterov momentum on a cosine to 0
 

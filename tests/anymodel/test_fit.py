@@ -300,7 +300,7 @@ def test_batches_of_one_are_refused_where_they_have_no_statistics():
 
 
 def test_a_divergence_names_the_rate():
-    said = r"the training diverged: the loss became nan in epoch 0, step 1, at a learning rate of {}. Lower `{}`\.$"
+    said = r"the training diverged: the loss became nan in epoch 1, step 1, at a learning rate of {}. Lower `{}`\.$"
     data = (1e10 * X, Y)
     with pytest.raises(Diverged, match=said.format(r"1e\+20", "lr")):
         srepr.collect(network(), data, epochs=2, lr=1e20, quiet=True)

@@ -19,11 +19,9 @@ NUMBERS = {"analysis.json", "instances.csv", "classes.csv", "ensemble.csv"}
 
 
 @pytest.fixture(scope="module")
-def run(trained, tmp_path_factory):
-    """A run with two heads, never analyzed."""
-    run = shutil.copytree(trained, tmp_path_factory.mktemp("analyze") / "run")
-    assert main(["retrain", str(run), "--method", "la", "srepr", "--epochs", "2", "--samples", "3", "--json"]) == 0
-    return run
+def run(retrained, tmp_path_factory):
+    """A run with heads, never analyzed."""
+    return shutil.copytree(retrained, tmp_path_factory.mktemp("analyze") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +60,9 @@ def test_the_instances_are_those_of_the_test_part(analyzed, run):
     ]
     np.testing.assert_array_equal(column(rows, "index"), np.arange(597))
     np.testing.assert_array_equal(column(rows, "label"), labels)
-    logits = np.concatenate([part.double().numpy() for _, part in open_run(run, quiet=True).outputs("swa")])
+    opened = open_run(run, quiet=True)
+    frozen = opened.networks["swa"]
+    logits = np.concatenate([part.double().numpy() for part, _ in frozen.outputs(frozen.layer, opened.part)])
     probs = np.exp(logits - logits.max(1, keepdims=True))
     probs /= probs.sum(1, keepdims=True)
     np.testing.assert_allclose(column(rows, "nll"), -np.log(probs[np.arange(597), labels]), rtol=1e-6, atol=1e-9)
@@ -111,7 +111,7 @@ def test_people_get_the_findings_and_the_place(srepr, run, tmp_path, few_figures
     answer = srepr("analyze", run, "--samples", 3, "--classifier", "la", "--out", out)
     kept = read_json(out / "analysis.json")
     assert answer.code == 0
-    assert "3 draws with the classifier of LA, test part" in answer.out
+    assert "3 draws with the classifier of LA, test set" in answer.out
     assert f"correlation with NLL {kept['dispersion']['feature']['pearson']:.3f}" in answer.out
     assert all(f"({group})" in answer.out for group in ("many", "medium", "few"))
     assert f"accuracy {100 * kept['ensemble'][-1]['acc']:.2f}" in answer.out
@@ -128,13 +128,13 @@ def test_the_same_command_writes_the_same_bytes(srepr, run, analyzed, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--head", "srpr"], "has no head 'srpr'. Known: sgd, swa, la, srepr."),
+        (["--head", "srpr"], "unknown head in {run} 'srpr'; did you mean srepr? Known: sgd, swa, crt, "),
         (["--samples", "0"], "--samples is 0: at least 1 is needed"),
         (["--out", "/dev/null/figures"], "/dev/null/figures cannot be written (Not a directory)."),
     ],
 )
 def test_what_cannot_work_is_one_line(srepr, run, words, complaint):
-    assert complaint in srepr("analyze", run, *words).complaint
+    assert complaint.format(run=run) in srepr("analyze", run, *words).complaint
 
 
 def test_a_run_without_heads_says_how_to_make_one(srepr, trained, tmp_path):

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 import torch
+from tests.conftest import FAST, HEADS
 from tests.kill import start
 
 from srepr.data import load
@@ -19,23 +20,10 @@ from srepr.run.evaluate import prior_weights
 from srepr.storage.files import read_json
 from srepr.storage.tensors import load_tensors
 
-FAST = ("--epochs", 2, "--samples", 2, "--json")
-NAMES = ["crt", "lws", "la", "disalign", "srepr"]
-
-
-@pytest.fixture(scope="module")
-def shared(trained, tmp_path_factory):
-    """A run with a head of each method; no test changes it."""
-    from srepr.cli import main
-
-    run = shutil.copytree(trained, tmp_path_factory.mktemp("shared") / "run")
-    assert main(["retrain", str(run), "--method", *NAMES, *map(str, FAST)]) == 0
-    return run
-
 
 @pytest.fixture
-def run(shared, tmp_path):
-    return shutil.copytree(shared, tmp_path / "run")
+def run(retrained, tmp_path):
+    return shutil.copytree(retrained, tmp_path / "run")
 
 
 def note(run, name):
@@ -47,15 +35,15 @@ def head_bytes(run):
 
 
 def test_the_methods_of_the_paper_are_one_command(srepr, run):
-    answer = srepr("retrain", run, "--method", *NAMES, *FAST)
+    answer = srepr("retrain", run, "--method", *HEADS, *FAST)
     assert (answer.code, answer.err) == (0, "")
     results = json.loads(answer.out)
-    assert list(results) == NAMES
+    assert list(results) == [*HEADS]
     stored = read_json(run / "results.json")
-    assert list(stored) == ["sgd", "swa", *NAMES]
-    assert all(stored[name] == results[name] for name in NAMES)
+    assert list(stored) == ["sgd", "swa", *HEADS]
+    assert all(stored[name] == results[name] for name in HEADS)
     assert all(row["n"] == 597 and row["acc"] > 0.5 for row in stored.values())
-    assert {file.stem for file in (run / "heads").glob("*.safetensors")} == set(NAMES)
+    assert {file.stem for file in (run / "heads").glob("*.safetensors")} == set(HEADS)
 
 
 def test_people_get_a_table(srepr, run):
@@ -67,11 +55,11 @@ def test_people_get_a_table(srepr, run):
 
 def test_the_same_command_gives_the_same_bits(srepr, run):
     before, when = head_bytes(run), (run / "heads/srepr.safetensors").stat().st_mtime_ns
-    assert srepr("retrain", run, "--method", *NAMES, *FAST).code == 0
+    assert srepr("retrain", run, "--method", *HEADS, *FAST).code == 0
     assert (run / "heads/srepr.safetensors").stat().st_mtime_ns == when
     shutil.rmtree(run / "cache")
     shutil.rmtree(run / "heads")
-    assert srepr("retrain", run, "--method", *NAMES, *FAST).code == 0
+    assert srepr("retrain", run, "--method", *HEADS, *FAST).code == 0
     assert head_bytes(run) == before
 
 
@@ -87,7 +75,9 @@ def test_another_setting_under_the_same_name_is_refused_with_its_name(srepr, run
     }
     for more, named in refused.items():
         complaint = srepr(*words, *more).complaint
-        assert f"has a head 'srepr' with other settings: {named}. Give another --name, or --overwrite it." in complaint
+        assert (
+            f"has a head 'srepr' with other settings: {named}. Choose another --name, or set --overwrite." in complaint
+        )
     assert head_bytes(run) == before
     assert srepr(*words, "--seed", 1, "--overwrite").code == 0
     assert head_bytes(run) != before
@@ -139,20 +129,22 @@ def test_the_baseline_is_retrained_under_a_name_that_says_so(srepr, run):
         "draws from the posterior, and the SGD baseline has none" in srepr("retrain", run, "--stage1", "sgd").complaint
     )
     listed = json.loads(srepr("evaluate", run, "--json").out)
-    assert list(listed) == ["sgd", "swa", *NAMES, "sgd-crt", "sgd-la"]
+    assert list(listed) == ["sgd", "swa", *HEADS, "sgd-crt", "sgd-la"]
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--method", "sreper"], "no method is called 'sreper'. Known: " + ", ".join(METHODS)),
+        (["--method", "sreper"], "unknown method 'sreper'; did you mean srepr? Known: " + ", ".join(METHODS)),
         (["--method", "crt", "la", "--name", "x"], "--name is for one method."),
         (["--name", "a/b"], "a head cannot be called 'a/b'."),
         (["--samples", "0"], "--samples is 0: at least 1 is needed"),
         (["--temperature", "0"], "--temperature is 0.0: it must be above 0"),
-        (["--balance", "cbx"], "--balance"),
-        (["--representation", "deterministic"], "distillation needs several representations."),
-        (["--method", "crt", "--head", "lws"], "the head lws is made from the stage-1 classifier."),
+        (["--balance", "cbx"], "unknown balance 'cbx'; did you mean cbs? Known: cbs, "),
+        (["--head", "lsw"], "unknown head 'lsw'; did you mean lws? Known: lws, "),
+        (["--distill", "--no-distill"], "--distill and --no-distill exclude each other."),
+        (["--representation", "deterministic"], "Set --representation to swag, or --distill to False."),
+        (["--method", "crt", "--head", "lws"], "the head lws is made from the stage-1 classifier. Set --start to"),
     ],
 )
 def test_what_cannot_work_is_said_in_one_line(srepr, run, words, complaint):
@@ -185,13 +177,13 @@ def test_evaluate_lists_both_networks_and_every_head(srepr, run):
     assert all(name in table for name in ("SGD", "SWA", "cRT", "LWS", "LA", "DisAlign", "SRepr"))
 
 
-def test_heads_on_kept_features_are_the_network_on_images(shared):
+def test_heads_on_kept_features_are_the_network_on_images(retrained):
     """Accuracy and likelihood of one forward pass of the whole network, in numpy."""
-    network, _ = load_model(shared / "representation.safetensors")
+    network, _ = load_model(retrained / "representation.safetensors")
     test = load("digits-lt").test
-    stored = read_json(shared / "results.json")
-    for name in NAMES:
-        whole = replace_classifier(network, "fc", load_head(shared / f"heads/{name}.safetensors"))
+    stored = read_json(retrained / "results.json")
+    for name in HEADS:
+        whole = replace_classifier(network, "fc", load_head(retrained / f"heads/{name}.safetensors"))
         with torch.no_grad():
             z = whole(test.load(np.arange(len(test)))).double().numpy()
         log_probs = z - np.log(np.exp(z - z.max(1, keepdims=True)).sum(1, keepdims=True)) - z.max(1, keepdims=True)
@@ -235,19 +227,18 @@ def test_other_priors_weigh_the_classes_and_leave_the_results_alone(srepr, run):
 
 @pytest.mark.parametrize("prior", ["sideways50", "forward", "forward0", "backward-3"])
 def test_a_prior_that_does_not_exist_is_refused(srepr, run, prior):
-    assert (
-        f"no test prior is called '{prior}'. Known: test, uniform"
-        in srepr("evaluate", run, "--test-prior", prior).complaint
-    )
+    complaint = srepr("evaluate", run, "--test-prior", prior).complaint
+    assert complaint.startswith(f"unknown test prior '{prior}'")
+    assert "Known: test, uniform, forward50, backward50 (any imbalance)" in complaint
 
 
 # Killed
 
 
-def test_killed_while_it_makes_features_the_same_command_ends_with_the_same_bits(srepr, shared, trained, tmp_path):
+def test_killed_while_it_makes_features_the_same_command_ends_with_the_same_bits(srepr, retrained, trained, tmp_path):
     """A process of its own, SIGKILL as soon as it has begun to write features."""
     run = shutil.copytree(trained, tmp_path / "run")
-    words = ["retrain", str(run), "--method", *NAMES, *map(str, FAST)]
+    words = ["retrain", str(run), "--method", *HEADS, *FAST]
     process = start(words)
     while process.poll() is None and not list(run.glob("cache/.*.partial")):
         time.sleep(0.002)
@@ -257,7 +248,7 @@ def test_killed_while_it_makes_features_the_same_command_ends_with_the_same_bits
     assert not (run / "heads").exists() or not list((run / "heads").iterdir())
     assert list(run.glob("cache/.*.partial"))
     assert srepr(*words).code == 0
-    assert head_bytes(run) == head_bytes(shared)
+    assert head_bytes(run) == head_bytes(retrained)
     assert not list(run.rglob(".*.partial"))
-    kept = {file.name for file in (shared / "cache").iterdir()}
+    kept = {file.name for file in (retrained / "cache").iterdir()}
     assert {file.name for file in (run / "cache").iterdir()} == kept

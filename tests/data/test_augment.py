@@ -179,7 +179,7 @@ def test_a_broken_file_is_named(tmp_path, write_image):
     text = tmp_path / "text.png"
     text.write_text("not an image")
     for path in (cut, text):
-        with pytest.raises(InputError, match=rf"{path.name} cannot be decoded: .*--skip-bad-images") as error:
+        with pytest.raises(InputError, match=rf"{path.name} cannot be decoded: .*`skip_bad_images`") as error:
             decode(path, 8, whole)
         assert "\n" not in str(error.value)
     with pytest.raises(InputError, match=r"gone\.jpg does not exist"):

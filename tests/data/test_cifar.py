@@ -77,7 +77,7 @@ def write_pickles(folder, name, contents, monkeypatch):
 def test_binary_files_are_read_from_their_folder_or_the_one_around_it(tmp_path, records, name, inside):
     folder = tmp_path / LAYOUTS[name].folder
     write_binary(folder, name, records)
-    data = cifar.read(name, folder if inside else tmp_path)
+    data = cifar.read(folder if inside else tmp_path, name=name)
     for part in ("train", "test"):
         labels, pixels = records[part]
         assert getattr(data, part).labels.tolist() == labels.tolist()
@@ -89,7 +89,7 @@ def test_pickles_of_python_2_are_read(tmp_path, records, name, monkeypatch):
     key = LAYOUTS[name].pickle_labels
     contents = {part: python2_pickle({key: y.tolist(), "data": x}) for part, (y, x) in records.items()}
     write_pickles(tmp_path / LAYOUTS[name].pickle_folder, name, contents, monkeypatch)
-    data = cifar.read(name, tmp_path)
+    data = cifar.read(tmp_path, name=name)
     copies = len(LAYOUTS[name].pickle_train)
     assert data.train.labels.tolist() == records["train"][0].tolist() * copies
     assert (data.train.inputs[:10] == records["train"][1].reshape(-1, 3, 32, 32)).all()
@@ -101,7 +101,7 @@ def test_a_pickle_with_another_checksum_is_not_opened(tmp_path, records):
     folder.mkdir()
     (folder / "train").write_bytes(python2_pickle({"fine_labels": [0], "data": records["test"][1][:1]}))
     with pytest.raises(InputError, match="is not the official file"):
-        cifar.read("cifar100-lt", tmp_path)
+        cifar.read(tmp_path, name="cifar100-lt")
 
 
 def test_a_pickle_cannot_run_code_whatever_its_checksum(tmp_path, monkeypatch):
@@ -112,7 +112,7 @@ def test_a_pickle_cannot_run_code_whatever_its_checksum(tmp_path, monkeypatch):
     content = pickle.dumps({"fine_labels": [0], "data": Attack()}, protocol=2)
     write_pickles(tmp_path / "cifar-100-python", "cifar100-lt", {"train": content, "test": content}, monkeypatch)
     with pytest.raises(InputError, match=r"asks for .*open"):
-        cifar.read("cifar100-lt", tmp_path)
+        cifar.read(tmp_path, name="cifar100-lt")
     assert not (tmp_path / "owned").exists()
 
 
@@ -136,14 +136,14 @@ def test_a_label_out_of_range_is_explained(tmp_path, records):
     labels[7] = 12
     write_binary(tmp_path / "cifar-10-batches-bin", "cifar10-lt", {"train": (labels, pixels), "test": records["test"]})
     with pytest.raises(InputError, match=r"data_batch_4\.bin: record 1 has label 12, not one from 0 to 9"):
-        cifar.read("cifar10-lt", tmp_path)
+        cifar.read(tmp_path, name="cifar10-lt")
 
 
 def test_a_missing_batch_is_named(tmp_path, records):
     write_binary(tmp_path / "cifar-10-batches-bin", "cifar10-lt", records)
     (tmp_path / "cifar-10-batches-bin/data_batch_3.bin").unlink()
     with pytest.raises(InputError, match=r"data_batch_3\.bin is missing"):
-        cifar.read("cifar10-lt", tmp_path)
+        cifar.read(tmp_path, name="cifar10-lt")
 
 
 def test_files_that_differ_from_the_official_ones_are_listed(tmp_path, records):
@@ -167,7 +167,7 @@ def test_the_real_files_make_the_benchmark(real_cifar, name, size):
     assert len(data.test) == 10_000
     assert len(set(data.test.counts)) == 1
     assert data.counts.tolist() == sorted(data.counts, reverse=True)
-    everything = cifar.read(name, real_cifar).train
+    everything = cifar.read(real_cifar, name=name).train
     channel = everything.inputs.mean((0, 2, 3)) / 255
     np.testing.assert_allclose(channel, cifar.MEAN, atol=0.03)
 

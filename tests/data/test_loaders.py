@@ -1,14 +1,12 @@
-"""Every form of data gives the same batches, every form of model the same logits; a wrong one is named."""
+"""Every form of data gives the same batches; a wrong one is named."""
 
-from collections import UserDict, namedtuple
-from types import SimpleNamespace
+from collections import UserDict
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -20,9 +18,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from srepr.data.loaders import as_labels, count_labels, loader, split
+from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
 from srepr.errors import InputError
-from srepr.models.call import call, to_device
 
 X = torch.arange(10, dtype=torch.float32).view(5, 2)
 Y = torch.tensor([0, 2, 2, 1, 0])
@@ -163,48 +160,29 @@ def test_a_label_beyond_the_classes_is_named():
         as_labels([0, 3], classes=3)
 
 
-class Wrapped(nn.Module):
-    def __init__(self, wrap):
-        super().__init__()
-        self.wrap = wrap
-
-    def forward(self, x):
-        return self.wrap(2 * x)
+def order_of(batches):
+    """The numbers of the rows, in the order in which they come."""
+    return [int(row[0]) // 2 for inputs, _ in map(split, batches) for row in inputs]
 
 
-Output = namedtuple("Output", ["loss", "logits"])
+@pytest.mark.parametrize("name", ["tensors", "dataset", "indexable"])
+def test_shuffled_is_a_new_order_in_every_pass_and_with_a_seed_one_order(name):
+    torch.manual_seed(0)
+    new = shuffled(SOURCES[name], batch_size=2)
+    passes = [order_of(new) for _ in range(5)]
+    assert {tuple(sorted(rows)) for rows in passes} == {(0, 1, 2, 3, 4)}
+    assert len({tuple(rows) for rows in passes}) > 1
+    orders = [[order_of(shuffled(SOURCES[name], batch_size=2, seed=seed)) for _ in range(2)] for seed in range(5)]
+    assert all(first == again for first, again in orders)
+    assert {tuple(sorted(rows)) for rows, _ in orders} == {(0, 1, 2, 3, 4)}
+    assert len({tuple(rows) for rows, _ in orders}) > 1
+    assert [len(labels) for _, labels in shuffled(SOURCES[name], batch_size=2, seed=0)] == [2, 2, 1]
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda z: z,
-        lambda z: (z, "aux"),
-        lambda z: [z],
-        lambda z: {"loss": 0, "logits": z},
-        lambda z: SimpleNamespace(logits=z),
-        lambda z: Output(loss=0, logits=z),
-    ],
-)
-def test_call_finds_the_logits_in_every_wrapping(wrap):
-    assert torch.equal(call(Wrapped(wrap), X), 2 * X)
-    assert torch.equal(call(Wrapped(wrap), {"x": X}), 2 * X)
-
-
-@pytest.mark.parametrize("wrap", [lambda z: None, lambda z: {"loss": z}, lambda z: ()])
-def test_call_names_a_model_without_logits(wrap):
-    with pytest.raises(InputError, match="Wrapped returns no logits"):
-        call(Wrapped(wrap), X)
-
-
-def test_to_device_reaches_nested_tensors_and_keeps_the_structure():
-    moved = to_device({"a": X, "b": [X, (X, "text")], "c": None}, "meta")
-    assert moved["a"].is_meta
-    assert moved["b"][0].is_meta
-    assert moved["b"][1][0].is_meta
-    assert moved["b"][1][1] == "text"
-    assert isinstance(moved["b"][1], tuple)
-    assert moved["c"] is None
+@pytest.mark.parametrize("name", ["loader", "iterable dataset", "iterable of batches", "list of batches"])
+@pytest.mark.parametrize("seed", [None, 0])
+def test_what_has_an_order_of_its_own_keeps_it(name, seed):
+    assert order_of(shuffled(SOURCES[name], seed=seed)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("name", SOURCES)

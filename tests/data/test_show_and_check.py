@@ -84,4 +84,4 @@ def test_a_cifar_file_that_was_changed_is_listed(tmp_path):
 
 
 def test_a_problem_of_loading_is_a_problem(tmp_path):
-    assert check("no-such-set")[0].startswith("no data set or file is called 'no-such-set'")
+    assert check("no-such-set")[0].startswith("unknown data set 'no-such-set'")

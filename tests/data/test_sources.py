@@ -56,17 +56,17 @@ def test_the_holdout_protocol_takes_validation_from_training_and_nothing_else():
 @pytest.mark.parametrize(
     ("source", "options", "message"),
     [
-        ("cifar100", {}, r"Did you mean cifar100-lt\? Known: cifar10-lt, .*, or a path"),
-        ("nothing-like-it", {}, "no data set or file is called 'nothing-like-it'. Known:"),
-        ("cifar100-lt", {}, "needs --data-dir, .* srepr data get cifar100-lt"),
-        ("digits-lt", {"protocol": "best"}, "no protocol is called 'best'. Known: paper, holdout"),
-        ("digits-lt", {"profile": "linear"}, "no profile is called 'linear'. Known: exponential, step"),
+        ("cifar100", {}, r"^unknown data set 'cifar100'; did you mean cifar100-lt\? Known: .*, or the path"),
+        ("nothing-like-it", {}, "^unknown data set 'nothing-like-it'. Known: cifar10-lt, "),
+        ("cifar100-lt", {}, "needs `data_dir`, .* srepr data get cifar100-lt"),
+        ("digits-lt", {"protocol": "best"}, "^unknown protocol 'best'. Known: paper, holdout$"),
+        ("digits-lt", {"profile": "linear"}, "^unknown profile 'linear'. Known: exponential, step$"),
         ("digits-lt", {"imbalance": 0.0}, "imbalance of 0 must lie in"),
-        ("digits-lt", {"imbalance": 0.1, "counts": [1] * 10}, "Leave one of them out"),
+        ("digits-lt", {"imbalance": 0.1, "counts": [1] * 10}, "both `counts` and `imbalance` are given"),
         ("digits-lt", {"counts": [0] + [1] * 9}, "empty class: '0'"),
         ("digits-lt", {"counts": [121] * 10}, "class 0 has 120 examples, not 121"),
         ("digits-lt", {"counts": [5] * 9}, "9 class counts for 10 classes"),
-        ("digits-lt", {"image_size": 32}, "Leave the image size out"),
+        ("digits-lt", {"image_size": 32}, "Leave `image_size` out: it is for image files"),
     ],
 )
 def test_what_cannot_be_loaded_is_explained(source, options, message):
@@ -77,7 +77,7 @@ def test_what_cannot_be_loaded_is_explained(source, options, message):
 
 def test_a_file_of_another_kind_is_named(tmp_path):
     (tmp_path / "data.h5").touch()
-    with pytest.raises(InputError, match=r"data\.h5 is neither a folder, nor"):
+    with pytest.raises(InputError, match=r"data\.h5 is not a folder, \.csv or \.npz file"):
         load(tmp_path / "data.h5")
 
 

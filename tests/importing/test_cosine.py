@@ -65,9 +65,8 @@ def test_stage_2_keeps_a_cosine_classifier_cosine(experts, method):
     stack = np.stack([features, features]) if METHODS[method].distill else features
     scale = torch.full((experts,), 16.0) if experts > 1 else torch.tensor(16.0)
     weight = torch.randn(2, 2 * experts, generator=torch.Generator().manual_seed(1))
-    head = train_head(
-        Given(stack, labels), weight, None, [80, 20], METHODS[method], Retrain(epochs=20, batch_size=20), scale=scale
-    )
+    settings = Retrain(epochs=20, batch_size=20)
+    head = train_head(Given(stack, labels), Cosine(weight, scale), [80, 20], METHODS[method], settings)
     logits = head(torch.from_numpy(features))
     torch.testing.assert_close(head(torch.from_numpy(3 * features)), logits)
     if METHODS[method].head in ("linear", "ncm"):
@@ -79,9 +78,8 @@ def test_stage_2_keeps_a_cosine_classifier_cosine(experts, method):
 def test_the_heads_of_all_experts_are_trained():
     features, labels = world(3)
     weight = torch.randn(2, 6)
-    head = train_head(
-        Given(features, labels), weight, None, [80, 20], METHODS["la"], Retrain(epochs=1), scale=torch.full((3,), 16.0)
-    )
+    cosine = Cosine(weight, torch.full((3,), 16.0))
+    head = train_head(Given(features, labels), cosine, [80, 20], METHODS["la"], Retrain(epochs=1))
     changed = (head.weight - weight).abs().reshape(2, 3, 2).amax((0, 2))
     assert (changed > 0).all()
 

@@ -99,7 +99,13 @@ def test_the_same_import_again_changes_nothing_and_another_is_refused(srepr, tmp
     assert {file.name: file.read_bytes() for file in run.iterdir()} == before
     torch.save(networks()["cosine"].state_dict(), tmp_path / "theirs.pth")
     again = srepr("import", tmp_path / "theirs.pth", "--source", "digits-lt", "--out", run)
-    assert "holds a run with other settings: --imported.sha256 was" in again.complaint
+    assert "holds a run with other settings: `imported.sha256` was" in again.complaint
+
+
+def test_another_scale_is_named_as_it_is_typed(srepr, tmp_path):
+    run, _ = imported(srepr, tmp_path, networks()["cosine"])
+    again = srepr("import", tmp_path / "theirs.pth", "--source", "digits-lt", "--out", run, "--scale", 16)
+    assert again.complaint.startswith(f"{run} holds a run with other settings: --scale was 30.0, now 16.0.")
 
 
 def test_people_get_a_table(srepr, tmp_path):
@@ -115,7 +121,7 @@ def test_people_get_a_table(srepr, tmp_path):
     [
         (["--source", "digits-lt"], "has 7 classes, digits-lt has 10. Name the data that it was trained on."),
         (["--source", "digits-lt", "--layout", "bcl"], "its layout is not bcl. Leave --layout out."),
-        (["--source", "digits-lt", "--layout", "x"], "no layout is called 'x'. Known: auto, mislas"),
+        (["--source", "digits-lt", "--layout", "x"], "unknown layout 'x'. Known: auto, mislas"),
         (["--source", "no-such-data"], "no-such-data"),
         ([], "--source"),
     ],

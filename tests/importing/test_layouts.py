@@ -27,6 +27,7 @@ from torch import nn
 from srepr.errors import InputError
 from srepr.importing.checkpoint import load_checkpoint, read_checkpoint
 from srepr.models import find_classifier
+from srepr.run.checkpoints import build_network
 
 IMAGES = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -233,8 +234,10 @@ def test_an_unknown_layout_lists_the_known(tmp_path, state):
 
 def test_a_layout_can_be_named(tmp_path):
     state = Ldam(7, normed=False).state_dict()
-    assert refused(tmp_path, state, layout="ldma").startswith("no layout is called 'ldma'. Known: auto, mislas")
-    assert refused(tmp_path, state, layout="bcl") == "its layout is not bcl. Leave --layout out."
+    assert refused(tmp_path, state, layout="ldma").startswith(
+        "unknown layout 'ldma'; did you mean ldam? Known: auto, mislas"
+    )
+    assert refused(tmp_path, state, layout="bcl") == "its layout is not bcl. Leave `layout` out."
     assert read_checkpoint(tmp_path / "model.pth", layout="ldam").classes == 7
 
 
@@ -266,7 +269,7 @@ def test_the_data_must_have_the_classes_and_the_channels(tmp_path):
     torch.save(Ldam(10, normed=True, channels=1).state_dict(), tmp_path / "grey.pth")
     network, about = load_checkpoint(tmp_path / "grey.pth", digits, scale=16.0)
     assert about.counts == tuple(digits.counts)
-    rebuilt = about.build()
+    rebuilt = build_network(about)
     rebuilt.load_state_dict(network.state_dict())
     images = torch.randn(2, 1, 8, 8)
     torch.testing.assert_close(rebuilt.eval()(images), network(images))

@@ -91,12 +91,12 @@ class Diary(TrainerCallback):
 def test_text_from_end_to_end(corpus, tmp_path):
     """Re-training the classifier of a finished Trainer makes the rare modules work."""
     train, test, collator = corpus
-    callback = PosteriorCallback(0.7, lr=1e-3)
-    session = trainer(tmp_path, train, collator, callback, num_train_epochs=10, learning_rate=2e-3)
+    callback = PosteriorCallback(0.5, lr=1e-3)
+    session = trainer(tmp_path, train, collator, callback, num_train_epochs=6, learning_rate=2e-3)
     session.train()
     assert callback.posterior.count == 3
     batches = DataLoader(train, batch_size=32, collate_fn=collator)
-    better = srepr.retrain(callback.posterior, batches)
+    better = srepr.retrain(callback.posterior, batches, samples=4)
 
     padded = collator(test[:3])
     assert {"input_ids", "attention_mask", "token_type_ids", "labels"} <= padded.keys()
@@ -159,12 +159,13 @@ def test_data_without_a_length_needs_steps(corpus, tmp_path):
         def __iter__(self):
             return iter(train[:64])
 
-    with pytest.raises(InputError, match="give steps="):
+    with pytest.raises(InputError, match="have no end: give `steps`"):
         trainer(tmp_path, Stream(), collator, PosteriorCallback(0.5), max_steps=2).train()
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"start": 1.0}, "start is 1.0"), ({"start": -1}, "start is -1"), ({"steps": 0}, "steps")]
+    ("options", "message"),
+    [({"start": 1.0}, "^`start` is 1.0: "), ({"start": -1}, "^`start` is -1: "), ({"steps": 0}, "^`steps` is 0: ")],
 )
 def test_settings_that_cannot_be_meant_are_refused(options, message):
     with pytest.raises(InputError, match=message):

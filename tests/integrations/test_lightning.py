@@ -122,9 +122,9 @@ def test_another_fit_begins_another_posterior():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"start": 1.5}, "start is 1.5"),
-        ({"start": -1}, "start is -1"),
-        ({"every": 0}, "every is 0"),
+        ({"start": 1.5}, "^`start` is 1.5: "),
+        ({"start": -1}, "^`start` is -1: "),
+        ({"every": 0}, "^`every` is 0: "),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(options, message):

@@ -150,9 +150,9 @@ def test_uncertainty_is_an_information():
         ({}, X, np.zeros(150), "only one class"),
         ({"network": perceptron(2)}, X, Y, "2 outputs and y has 3 classes"),
         ({"network": "resnet8"}, X, Y, "use mlp for tables"),
-        ({"network": "resnet9"}, X.reshape(150, 2, 2), Y, "no network is called 'resnet9'"),
-        ({"method": "magic"}, X, Y, "magic"),
-        ({"epochs": 2}, X, Y, "at least 5"),
+        ({"network": "resnet9"}, X.reshape(150, 2, 2), Y, "^unknown network 'resnet9'"),
+        ({"method": "magic"}, X, Y, "^unknown method 'magic'"),
+        ({"epochs": 2}, X, Y, "^`epochs` is 2: .* at least 5"),
         ({}, X.reshape(150, 1, 1, 2, 2), Y, "pass a table"),
     ],
 )

@@ -15,9 +15,9 @@ def test_every_network_by_name_is_features_then_fc(name):
 
 
 def test_an_unknown_network_lists_the_known_and_the_nearest():
-    with pytest.raises(InputError, match=r"'resnext-50': did you mean resnext50\? Known: .*resnet8.*mlp"):
+    with pytest.raises(InputError, match=r"^unknown network 'resnext-50'; did you mean resnext50\? Known: .*, mlp$"):
         build("resnext-50", 10)
-    with pytest.raises(InputError, match="'transformer': Known"):
+    with pytest.raises(InputError, match=r"^unknown network 'transformer'\. Known"):
         build("transformer", 10)
 
 

@@ -11,6 +11,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -19,11 +20,12 @@ from sklearn.metrics import confusion_matrix
 from srepr.config import RECIPES
 from srepr.data import ArrayExamples, load
 from srepr.methods import METHODS
+from srepr.metrics import Measured
 from srepr.report.content import describe_run
-from srepr.report.mistakes import CLASSES, CONFUSIONS, EXAMPLES, picture, predictions, worst_classes
+from srepr.report.mistakes import CLASSES, CONFUSIONS, EXAMPLES, picture, worst_classes
 from srepr.report.page import render
 from srepr.report.verdict import flips, verdict
-from srepr.run.analyze import analyze
+from srepr.run.analyze import run_draws, summary
 from srepr.run.classifiers import open_run
 from srepr.run.folder import read_fingerprint
 from srepr.run.log import read_log
@@ -33,24 +35,14 @@ BLOCK = re.compile(r'<script id="data" type="application/json">(.*?)</script>', 
 SWA = {"many": 0.75, "medium": 0.4, "few": 0.121, "acc": 0.5, "ece": 0.3}
 
 
-@pytest.fixture(scope="module")
-def shared(trained, tmp_path_factory):
-    """A run with two heads; no test changes it."""
-    from srepr.cli import main
-
-    run = shutil.copytree(trained, tmp_path_factory.mktemp("reported") / "run")
-    assert main(["retrain", str(run), "--method", "srepr", "crt", "--epochs", "2", "--samples", "2", "--json"]) == 0
-    return run
-
-
 @pytest.fixture
-def run(shared, tmp_path):
-    return shutil.copytree(shared, tmp_path / "run")
+def run(retrained, tmp_path):
+    return shutil.copytree(retrained, tmp_path / "run")
 
 
 @pytest.fixture(scope="module")
-def described(shared):
-    return {"name": "run", **describe_run(open_run(shared, quiet=True), dispersion=False)}
+def described(retrained):
+    return {"name": "run", **describe_run(open_run(retrained, quiet=True), dispersion=False)}
 
 
 def content(page):
@@ -60,6 +52,12 @@ def content(page):
 
 def read(file):
     return content(file.read_text(encoding="utf-8"))
+
+
+def said(predicted, confidence):
+    """What a classifier says of each example."""
+    nothing = torch.empty(0)
+    return Measured({}, torch.from_numpy(predicted), torch.from_numpy(confidence), nothing, nothing)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +144,7 @@ def test_the_worst_classes_and_their_confusions_are_those_of_the_confusion_matri
     labels, predicted = generator.integers(0, classes, (2, n))
     confidence = generator.random(n)
     part = ArrayExamples(np.zeros((n, 2), dtype=np.float32), labels, tuple(map(str, range(classes))))
-    found = worst_classes(part, predicted, confidence)
+    found = worst_classes(part, said(predicted, confidence))
     matrix = confusion_matrix(labels, predicted, labels=range(classes)) if n else np.zeros((classes, classes), int)
     errors = matrix.sum(1) - matrix.diagonal()
     share = errors / np.maximum(matrix.sum(1), 1)
@@ -177,7 +175,7 @@ def test_the_page_is_about_the_run(srepr, run):
     (page,) = read(run / "report.html")
     assert answer.out.splitlines() == [page["verdict"], f"The report is {run / 'report.html'}"]
     results = read_json(run / "results.json")
-    assert [row["name"] for row in page["results"]] == ["SGD", "SWA", "SRepr", "cRT"]
+    assert [row["name"] for row in page["results"]] == ["SGD", "SWA", "cRT", "LWS", "LA", "DisAlign", "NCM", "SRepr"]
     for row, metrics in zip(page["results"], results.values(), strict=True):
         assert all(row[key] == pytest.approx(metrics[key], rel=1e-4) for key in ("many", "few", "acc", "nll", "ece"))
     assert (page["name"], page["source"], page["dispersion"]) == ("run", "digits-lt", None)
@@ -191,9 +189,9 @@ def test_the_page_is_about_the_run(srepr, run):
     assert page["head_settings"]["distill"] == "yes"
 
 
-def test_the_flips_are_counted_over_the_same_examples(shared, described):
-    opened = open_run(shared, quiet=True)
-    right = {name: predictions(opened, name)[0] == opened.part.labels for name in ("swa", "srepr")}
+def test_the_flips_are_counted_over_the_same_examples(retrained, described):
+    opened = open_run(retrained, quiet=True)
+    right = {name: opened.measure(name).predicted.numpy() == opened.part.labels for name in ("swa", "srepr")}
     gained, lost = (right["srepr"] & ~right["swa"]).sum(), (right["swa"] & ~right["srepr"]).sum()
     assert described["flips"].startswith(f"Of 597 examples {gained} became right and {lost} became wrong")
     assert right["srepr"].sum() - right["swa"].sum() == gained - lost
@@ -203,12 +201,12 @@ def test_the_flips_are_counted_over_the_same_examples(shared, described):
         assert all(example["image"].startswith("data:image/png") for example in bad["examples"])
 
 
-def test_the_cost_is_that_of_the_log_and_of_the_notes(shared, described):
+def test_the_cost_is_that_of_the_log_and_of_the_notes(retrained, described):
     cost = {item["what"]: item["seconds"] for item in described["cost"]}
-    paces = [331 / line["images_per_second"] for line in read_log(shared) if line["branch"] == "swa"]
+    paces = [8 * 41 / line["images_per_second"] for line in read_log(retrained) if line["branch"] == "swa"]
     assert len(paces) == 2
-    assert cost["Stage 1, averaging the weights"] == pytest.approx(sum(paces))
-    assert cost["Stage 2, cRT"] == read_json(shared / "heads/crt.json")["metrics"]["seconds"]
+    assert cost["Stage 1, SWA"] == pytest.approx(sum(paces))
+    assert cost["Stage 2, cRT"] == read_json(retrained / "heads/crt.json")["metrics"]["seconds"]
 
 
 def test_the_head_is_srepr_or_the_one_that_is_named_or_the_newest(srepr, run):
@@ -218,7 +216,7 @@ def test_the_head_is_srepr_or_the_one_that_is_named_or_the_newest(srepr, run):
     assert read(page)[0]["after"]["name"] == "cRT"
     for file in ("heads/srepr.json", "heads/srepr.safetensors"):
         (run / file).unlink()
-    assert srepr("report", run, "--no-dispersion").out.startswith("cRT ")
+    assert srepr("report", run, "--no-dispersion").out.startswith("NCM ")
 
 
 def test_several_runs_share_a_page(srepr, run, tmp_path, monkeypatch):
@@ -235,7 +233,7 @@ def test_several_runs_share_a_page(srepr, run, tmp_path, monkeypatch):
 
 def test_an_analysis_of_the_same_head_is_used_again(srepr, run):
     opened = open_run(run, quiet=True)
-    found = analyze(opened, head="srepr", samples=2)
+    found = summary(opened, run_draws(opened, head="srepr", samples=2))
     (run / "analysis").mkdir()
     write_json(run / "analysis" / "analysis.json", found)
     assert srepr("report", run, "--json").code == 0
@@ -292,14 +290,14 @@ def test_numbers_that_json_does_not_know_stay_readable(described):
 def test_a_hundred_classes_with_pictures_fit_in_a_page(described):
     noise = np.random.default_rng(0).integers(0, 256, (600, 3, 32, 32), dtype=np.uint8)
     part = ArrayExamples(noise, np.arange(600) % 100, tuple(f"class {k}" for k in range(100)))
-    worst = worst_classes(part, (np.arange(600) + 1) % 100, np.linspace(0, 1, 600))
+    worst = worst_classes(part, said((np.arange(600) + 1) % 100, np.linspace(0, 1, 600)))
     assert sum(len(bad["examples"]) for bad in worst) == CLASSES * EXAMPLES
     assert len(render([{**described, "worst": worst}])) < 1_000_000
 
 
 def test_what_cannot_be_reported_on_is_said_in_one_line(srepr, run, trained, tmp_path):
     assert srepr("report", tmp_path / "nothing").complaint.endswith("Name a run made by `srepr train`.")
-    assert "has no head 'lws'. Name one with --head: srepr, crt" in srepr("report", run, "--head", "lws").complaint
+    assert "unknown head in" in srepr("report", run, "--head", "grw").complaint
     assert f"is a folder. Name the file to write: {tmp_path}" in srepr("report", run, "-o", tmp_path).complaint
     assert "needs a run folder" in srepr("report").complaint
     bare = shutil.copytree(trained, tmp_path / "bare")

@@ -58,6 +58,10 @@ def test_the_table_stands_beside_the_papers_sade(srepr, combined, checkpoint):
     answer = srepr("reproduce", "combine", checkpoint, *words)
     assert {path: path.stat().st_mtime_ns for path in (combined / "combine").rglob("*.safetensors")} == files
     table = json.loads(answer.out)[0]
+    assert (
+        "digits-lt, 3 epochs of collection, seeds 0 to 1, test set; paper: ImageNet-LT, about 10" in table["caption"]
+    )
+    assert "only the direction of the changes compares" in table["notes"][0]
     theirs = tables()["combine"]["imagenet-lt"]
     assert [row["paper"]["ece"] for row in table["rows"]] == [theirs["sade"]["ece"], theirs["sade+srepr"]["ece"]]
     mean, spread = table["rows"][1]["ours"]["acc"]

@@ -18,7 +18,8 @@ def rows(name, source="digits-lt", **changes):
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("source", RECIPES)
 def test_names_and_labels_tell_rows_apart(name, source):
-    found = TABLES[name].rows(RECIPES[source], *[Path("ride.pth")][: name == "combine"])
+    checkpoints = [Path("ride.pth")] if name == "combine" else []
+    found = TABLES[name].rows(RECIPES[source], *checkpoints)
     assert len({row.name for row in found}) == len({row.label for row in found}) == len(found)
     if "many" in TABLES[name].columns:
         assert max(len(row.label) for row in found) <= 26  # what six columns leave of 100 characters

@@ -1,7 +1,6 @@
 """The analysis of a run folder: the draws against a plain loop over networks, the rest against what the run says."""
 
 import copy
-import csv
 import dataclasses
 import shutil
 
@@ -13,12 +12,11 @@ from srepr import InputError
 from srepr.analysis import class_means, feature_dispersion, jensen_shannon, pearson
 from srepr.config import Retrain
 from srepr.data.inputs import ExampleInputs
-from srepr.data.longtail import groups
 from srepr.methods import METHODS
 from srepr.metrics import evaluate
 from srepr.models.batchnorm import update_batchnorm
 from srepr.posterior import Posterior
-from srepr.run.analyze import analyze_run, class_rows, run_draws, summary
+from srepr.run.analyze import run_draws, summary
 from srepr.run.classifiers import open_run
 from srepr.run.retrain import retrain_run
 from srepr.storage.files import plain, read_json

@@ -47,7 +47,7 @@ def test_weights_of_another_network_are_refused(tmp_path):
 
 def test_an_unknown_network_is_named(tmp_path):
     save_model(tmp_path / "m.safetensors", build_network(ABOUT), replace(ABOUT, network="resnet9"))
-    with pytest.raises(InputError, match="unknown network 'resnet9'; did you mean resnet8"):
+    with pytest.raises(InputError, match="unknown network 'resnet9'"):
         load_model(tmp_path / "m.safetensors")
 
 

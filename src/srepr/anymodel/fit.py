@@ -65,10 +65,10 @@ def fit(
     `stage2_epochs` (default: a tenth of `epochs`, at least 10), `stage2_lr`, `stage2_batch_size` and so on.
 
     >>> model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> x = torch.randn(220, 2) + torch.tensor([3.0, 0.0]) * (torch.arange(220) >= 200).unsqueeze(1)
     >>> y = (torch.arange(220) >= 200).long()
-    >>> better = fit(model, (x, y), epochs=8, quiet=True)
-    >>> better(torch.tensor([[3.0, 0.0], [-1.0, 0.0]])).argmax(1)
+    >>> x = torch.randn(220, 2) + 3 * y.unsqueeze(1)
+    >>> better = fit(model, (x, y), epochs=5, batch_size=32, samples=2, quiet=True)
+    >>> better(torch.tensor([[3.0, 3.0], [0.0, 0.0]])).argmax(1)
     tensor([1, 0])
     """
     if epochs < 1:

@@ -1,9 +1,9 @@
-"""What a model does after its features, read off one batch: W x + b or a cosine, and perhaps a factor.
+"""The function from features to logits, recognised from one batch: W x + b or a cosine, perhaps with a factor.
 
     logits = factor * layer(x) + (a number for each example),      layer(x) = W x + b   or   s cos(x, w_k)
 
-Layers that say the same in other words (weight and spectral normalisation, a weight [L, K], a cosine written by hand,
-a log-softmax or a scale behind it) are told apart by their numbers alone, not by their class.
+Equivalent layers (weight or spectral normalisation, a weight [L, K], a hand-written cosine, a log-softmax or a scale
+after it) are recognised by their outputs, not by their class.
 """
 
 import copy
@@ -22,7 +22,7 @@ CLOSE = 1e-3  # of the largest logit: far above rounding, far below any other fu
 
 
 def recognise(model: nn.Module, name: str, inputs: Any) -> tuple[nn.Linear | Cosine, float]:
-    """The plain layer that makes the model's logits of its features, and the part of it that is a factor behind it.
+    """The plain layer from features to logits, and the factor in it that the model applies after its classifier.
 
     >>> class Scaled(nn.Module):
     ...     def __init__(self):
@@ -66,7 +66,7 @@ def recognise(model: nn.Module, name: str, inputs: Any) -> tuple[nn.Linear | Cos
 
 
 def plain_layers(classifier: nn.Module, features: Tensor) -> list[nn.Linear | Cosine]:
-    """What a layer with this weight may compute of features [B, L]: W x + b or cosines, with W or its transpose.
+    """The functions of features [B, L] that a layer with this weight may compute: W x + b or cosines, W or W^T.
 
     >>> plain_layers(nn.Linear(4, 3), torch.zeros(1, 4))
     [Linear(in_features=4, out_features=3, bias=True), Cosine()]
@@ -85,7 +85,7 @@ def plain_layers(classifier: nn.Module, features: Tensor) -> list[nn.Linear | Co
 
 
 def ratio(outputs: Tensor, of: Tensor) -> float | None:
-    """The factor f in `outputs = f * of + (a number for each row)`, exactly 1 where nearly; None where none fits.
+    """The factor f in `outputs = f * of + (a number for each row)`, 1 if nearly so; None if no factor fits.
 
     >>> ratio(torch.tensor([[2.0, 4.0, 6.0]]), torch.tensor([[1.0, 2.0, 3.0]]))
     2.0

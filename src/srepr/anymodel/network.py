@@ -1,7 +1,7 @@
 """Your network, prepared for stage 2: averaged, on the fastest device, its last layer plainly linear or cosine.
 
-Stage 2 wants features [B, L] and a layer W x + b or a cosine. Whatever a user's network has there is put into that
-form on a copy; the head that stage 2 makes goes back into the form, the place and the precision of the given network.
+Stage 2 needs features [B, L] and a layer W x + b or a cosine. A copy of your network is brought into that form. The
+re-trained head is put back into the form, device and precision of the original.
 """
 
 from __future__ import annotations
@@ -26,35 +26,29 @@ HALF = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True)
 class Prepared:
-    """What stage 2 works with.
-
-    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> data = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)])
-    >>> prepare(model, LoaderInputs(data, seed=0), None).layer
-    Linear(in_features=8, out_features=2, bias=True)
-    """
+    """A network in the form that stage 2 needs."""
 
     given: nn.Module
     network: nn.Module
-    """The averaged network with BatchNorm statistics of its own, and its classifier as `layer`."""
+    """The averaged network with recomputed BatchNorm statistics, and its classifier as `layer`."""
     posterior: Posterior
     """Over the parameters of `network`."""
     factor: float
-    """What the network multiplies the output of its classifier by."""
+    """By which the network multiplies the output of its classifier."""
 
     @property
     def name(self) -> str:
-        """Of the classifier."""
+        """The name of the classifier."""
         assert self.posterior.classifier is not None
         return self.posterior.classifier
 
     @property
     def layer(self) -> nn.Linear | Cosine:
-        """The classifier, and the factor in it: it makes the logits."""
+        """The classifier, which includes the factor: its output is the logits."""
         return cast("nn.Linear | Cosine", self.network.get_submodule(self.name))
 
     def finished(self, head: nn.Module) -> nn.Module:
-        """The given network, averaged, with the head that stage 2 has made of `layer`; each tensor as it was given."""
+        """The original network, averaged, with the re-trained head; each tensor on its device and in its precision."""
         kept = dict(_tensors(self.given))
         weight = cast(Tensor, self.given.get_submodule(self.name).weight)
         network = replace_classifier(self.network, self.name, head if self.factor == 1 else Divided(head, self.factor))
@@ -65,7 +59,7 @@ class Prepared:
 
 
 class Divided(nn.Module):
-    """A head in a network that multiplies its logits by a factor of its own.
+    """A head for a network that multiplies its output by a factor.
 
     >>> Divided(nn.Identity(), 10.0)(torch.tensor([20.0]))
     tensor([2.])
@@ -81,7 +75,7 @@ class Divided(nn.Module):
 
 
 def prepare(posterior_or_model: Posterior | nn.Module, inputs: LoaderInputs, classifier: str | None) -> Prepared:
-    """A posterior's mean, its BatchNorm statistics recomputed, or a plain model as it is, ready for stage 2.
+    """Prepare the mean of a posterior, with recomputed BatchNorm statistics, or a plain model for stage 2.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> data = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)])
@@ -122,7 +116,7 @@ def runnable(network: nn.Module) -> nn.Module:
 def _moments_for(plain: nn.Module, posterior: Posterior, name: str) -> Posterior:
     """The posterior over the parameters of `plain`, whose classifier may have others than the network of `posterior`.
 
-    A parameter that was tied to the classifier's goes on under its other name, and is sampled as any other.
+    A parameter that was tied to the classifier's keeps its other name, and is sampled like any other.
     """
     mean, variance = posterior.mean(), posterior.variance()
     first = {parameter: key for key, parameter in posterior.model.named_parameters()}

@@ -1,4 +1,4 @@
-"""The command line: words in, the command of that verb run, mistakes as one line and exit code 2."""
+"""The command line: parse the words, run the command, turn bad input into one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -28,41 +28,44 @@ from srepr.cli.retrain import RetrainCommand
 from srepr.cli.train import TrainCommand, train_default
 from srepr.errors import InputError, unknown
 
-USAGE = """usage: srepr VERB ...
+USAGE = """usage: srepr COMMAND ...
 
-Long-tailed classification: a better model for rare classes, and probabilities that can be believed.
+Long-tailed classification: better accuracy on rare classes, and calibrated probabilities.
 
   srepr demo                               the whole method on embedded digits, in a minute
-  srepr data list|get|check|show           data sets: which, fetch, verify, picture of the classes
+  srepr data list|get|check|show           list, download, verify and show data sets
   srepr train SOURCE --out R               stage 1: SGD, SWA and the SWAG posterior
   srepr retrain R --method srepr           stage 2: the classifier, on stochastic features
   srepr evaluate R                         the metrics of everything in a run folder
   srepr analyze R                          the paper's analyses: numbers, and figures for print
   srepr report R -o report.html            one page: what changed, class by class
-  srepr reproduce NAME                     the paper's tables, our numbers beside its own
+  srepr reproduce NAME                     the paper's tables with our numbers beside them
   srepr predict R INPUT... -o out.csv      label, probability and uncertainty of images, tables, arrays
   srepr export R --format onnx -o FILE     a file to deploy: safetensors, torch.export or ONNX
-  srepr import CHECKPOINT --out R          another project's network as a run folder, read without executing it
-  srepr doctor                             what this machine can do
+  srepr import CHECKPOINT --out R          another project's checkpoint as a run folder, read without executing it
+  srepr doctor                             what this machine supports
 
-Every verb takes --help. Example: srepr train digits-lt --out runs/digits --baseline
+Every command takes --help. Example: srepr train digits-lt --out runs/digits --baseline
 """
 
 
+POSITIONAL = get_args(tyro.conf.Positional[str])[1]
+
+
 class Command(Protocol):
-    """A verb: its fields are the arguments, its docstring the help."""
+    """A command: its fields are the arguments, its docstring is the help."""
 
     EXAMPLE: ClassVar[str]
 
     def run(self) -> None:
-        """Do it and print."""
+        """Run the command and print its results."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 is success, 2 is input that the one line on stderr says how to mend.
+    """Run one command; exit code 0 is success, 2 is bad input, explained in one line on stderr.
 
     >>> main(["--version"])
-    srepr 0.1.0
+    srepr 0.2.0
     0
     """
     words = list(sys.argv[1:] if argv is None else argv)
@@ -86,13 +89,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         return complain(f"{error.filename or 'the file system'}: {error.strerror or error}. Free space or fix access.")
     except KeyboardInterrupt:
-        complain("stopped. The same command goes on from the last kept state.")
+        complain("stopped. The same command resumes from the last checkpoint.")
         return 130
     return 0
 
 
 def complain(line: str) -> int:
-    """Say what is wrong in one line; the exit code for it."""
+    """Print one line about bad input; returns its exit code."""
     print(f"srepr: {' '.join(line.split())}", file=sys.stderr)
     return 2
 
@@ -104,28 +107,30 @@ def in_flags(message: str, kind: type) -> str:
     '--optim.lr is -1: it must be above 0; see `srepr train`'
     """
     known = dict(flags(kind))
-    return re.sub(r"`([a-z]\w*(?:\.\w+)*)`", lambda found: known.get(found[1], found[0]), message)
+    return re.sub(r"`(?:[a-z]\w*\.)*([a-z]\w*)`", lambda found: known.get(found[1], found[0]), message)
 
 
-def flags(kind: type, path: str = "", prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(argument, flag) for every argument of a command, under its own name and under its dotted one.
+def flags(kind: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """(argument, flag) for every argument of a command, under its name in Python and under the one that is typed.
 
-    >>> dict(flags(TrainCommand))["optim.swa_lr"]
-    '--optim.swa-lr'
+    >>> known = dict(flags(TrainCommand))
+    >>> known["swa_lr"], known["from"], known["source"]
+    ('--optim.swa-lr', '--from', 'SOURCE')
     """
-    for name, annotation in get_type_hints(kind, include_extras=True).items():
-        plain, marks = annotation, tuple[Any, ...]()
+    hints = get_type_hints(kind, include_extras=True)
+    for name in (field.name for field in dataclasses.fields(kind)):
+        plain, marks = hints[name], tuple[Any, ...]()
         while get_origin(plain) is Annotated:
             plain, *found = get_args(plain)
             marks = (*marks, *found)
         renamed = next((mark.name for mark in marks if getattr(mark, "name", None) is not None), name)
         if dataclasses.is_dataclass(plain):
-            inner = f"{path}{name}." if renamed or name == "data" else path
-            yield from flags(cast(type, plain), inner, f"{prefix}{renamed}." if renamed else prefix)
+            yield from flags(cast(type, plain), f"{prefix}{renamed}." if renamed else prefix)
         else:
-            flag = f"--{prefix}{renamed.replace('_', '-')}"
+            shown = next((mark.metavar for mark in marks if getattr(mark, "metavar", None)), name.upper())
+            flag = shown if POSITIONAL in marks else f"--{prefix}{renamed.replace('_', '-')}"
             yield name, flag
-            yield path + name, flag
+            yield renamed, flag
 
 
 def parse(verb: str, words: Sequence[str]) -> Command:

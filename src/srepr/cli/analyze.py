@@ -14,29 +14,29 @@ from srepr.cli.output import show_json, show_results
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzeCommand:
-    """The paper's analyses of a head: dispersion and ensemble of the draws, norms, marginals, calibration; figures."""
+    """Run the paper's analyses of a head: dispersion and ensemble of the draws, norms, marginals, calibration."""
 
     EXAMPLE: ClassVar[str] = "srepr analyze runs/cifar100"
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
-    """A run folder made by `srepr train`, with a head made by `srepr retrain`."""
+    """Run folder with a head made by `srepr retrain`."""
     head: str | None = None
-    """The re-trained classifier to look at; srepr when not given, or else the newest."""
+    """Re-trained classifier to analyse; default: srepr, or else the newest on the averaged network."""
     classifier: str | None = None
-    """The classifier on the draws: crt as in the paper when not given, or else the head; or any of the run."""
+    """Classifier on the draws; default: crt as in the paper, or else the head."""
     samples: int = 10
-    """M, the draws from the posterior."""
+    """M, the number of draws from the posterior."""
     out: Path | None = None
-    """The folder to write to; RUN/analysis when not given."""
+    """Output folder; default: RUN/analysis."""
     data_dir: Path | None = None
-    """Where the run's data are, if they have moved."""
+    """Folder with the run's data, if they have moved."""
     workers: int = 2
     """Processes that decode image files."""
     json: bool = False
     """Print the numbers as JSON."""
 
     def run(self) -> None:
-        """Analyze, then print what came out and where it is."""
+        """Analyze, then print the main numbers and the output folder."""
         from srepr.methods import title
         from srepr.run.analyze import analyze_run
 
@@ -55,7 +55,7 @@ class AnalyzeCommand:
             show_json(analysis)
             return
         on = title(analysis["classifier"])
-        print(f"{analysis['samples']} draws with the classifier of {on}, {analysis['part']} part")
+        print(f"{analysis['samples']} draws with the classifier of {on}, {analysis['part']} set")
         for line in in_words(analysis):
             print(line)
         metrics = analysis["metrics"]

@@ -1,4 +1,4 @@
-"""`srepr data`: which data sets there are, fetch one, verify it, picture its classes."""
+"""`srepr data`: list, download, verify and show data sets."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from srepr.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class DataCommand:
-    """Which data sets there are (list), fetch one (get), verify its files (check), picture its classes (show)."""
+    """List the data sets, download one (get), verify its files (check), or show its class sizes (show)."""
 
     EXAMPLE: ClassVar[str] = "srepr data show cifar100-lt --data-dir data"
 
     action: Positional[Literal["list", "get", "check", "show"]]
     """What to do."""
     source: Positional[Annotated[str, arg(metavar="SOURCE")]] = ""
-    """A name from the list, or a folder, .csv or .npz of yours."""
+    """Name from the list, or your own folder, .csv or .npz."""
     data_dir: Path | None = None
-    """Where the data set's files are, or are to be."""
+    """Folder with the files of the data set; get downloads into it."""
     imbalance: float | None = None
-    """show: smallest class over largest class after subsampling."""
+    """show: smallest class size over largest class size after subsampling."""
     seed: int = 0
-    """show: which examples are drawn."""
+    """show: random seed of the subsampling."""
     url: str | None = None
-    """get: a mirror of the official archive."""
+    """get: address of a mirror of the official archive."""
     force: bool = False
-    """get: fetch again what is there."""
+    """get: download again, even if the files are there."""
     json: bool = False
     """Print JSON."""
 
@@ -64,7 +64,7 @@ class DataCommand:
         from srepr.progress import Progress
 
         if self.data_dir is None:
-            raise InputError("srepr data get needs --data-dir, the folder to put the files into.")
+            raise InputError("srepr data get needs `data_dir`, the folder to download into.")
         with Progress(f"get {self.source} (bytes)", total=0) as progress:
 
             def report(done: int, total: int | None) -> None:
@@ -88,7 +88,7 @@ class DataCommand:
             more = f" ({len(problems) - 1:,} more problems: see --json)" if len(problems) > 1 else ""
             raise InputError(problems[0] + more)
         if not self.json:
-            print(f"{self.source}: everything is there and whole")
+            print(f"{self.source}: all files are complete")
 
     def show_(self) -> None:
         """The class histogram with sizes and imbalance."""

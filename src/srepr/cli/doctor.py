@@ -10,7 +10,7 @@ from srepr.cli.output import show_json
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand:
-    """What this machine can do: versions, devices, compiler, bfloat16."""
+    """Show what this machine supports: versions, devices, compiler, bfloat16."""
 
     EXAMPLE: ClassVar[str] = "srepr doctor"
 

@@ -14,7 +14,7 @@ from srepr.config import Data
 
 @dataclass(frozen=True, kw_only=True)
 class ImportCommand:
-    """Another project's checkpoint as a run folder, for retrain, evaluate and train --from.
+    """Turn another project's checkpoint into a run folder for retrain, evaluate and train --from.
 
     Reads LDAM-DRW, RIDE, SADE, BCL, MiSLAS, classifier-balancing, torchvision, timm and Hugging Face ResNets; the file
     is read as data, nothing in it is executed.
@@ -23,20 +23,20 @@ class ImportCommand:
     EXAMPLE: ClassVar[str] = "srepr import ride.pth --source cifar100-lt --data-dir data --out runs/ride"
 
     checkpoint: Positional[Annotated[Path, arg(metavar="CHECKPOINT")]]
-    """A file of torch.save or safetensors."""
+    """File written by torch.save or safetensors."""
     out: Path
-    """The run folder."""
+    """Run folder."""
     source: str
-    """The data that it was trained on: a name from `srepr data list`, or a folder, .csv or .npz of yours."""
+    """Data that it was trained on: a name from `srepr data list`, or your own folder, .csv or .npz."""
     data: Annotated[Data, arg(name="")] = field(default_factory=Data)
     data_dir: Path | None = None
-    """Where the data set's files are."""
+    """Folder with the files of the data set."""
     seed: int = 0
-    """Which examples are drawn."""
+    """Random seed of the subsampling."""
     layout: str = "auto"
-    """mislas, classifier-balancing, ride, bcl, huggingface, ldam or plain, where it is not found by itself."""
+    """mislas, classifier-balancing, ride, bcl, huggingface, ldam or plain; auto detects it."""
     scale: float = 30.0
-    """Of a cosine classifier: its files do not tell."""
+    """Scale of a cosine classifier; checkpoints do not contain it."""
     workers: int = 2
     """Processes that decode image files."""
     json: bool = False

@@ -1,4 +1,4 @@
-"""`srepr predict`: what a trained model says of images, tables and arrays."""
+"""`srepr predict`: label images, tables and arrays with a trained model."""
 
 from __future__ import annotations
 
@@ -14,30 +14,31 @@ from srepr.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class PredictCommand:
-    """Label, probability and uncertainty of images, folders, a CSV file or arrays, a row for each as it is known."""
+    """Predict label, probability and uncertainty of images, folders, a CSV file or arrays, one row per input."""
 
     EXAMPLE: ClassVar[str] = "srepr predict runs/birds photos -o birds.csv --top 3"
 
     model: Positional[Annotated[Path, arg(metavar="RUN|MODEL.safetensors")]]
-    """A run folder, or a model written by `srepr export`."""
+    """Run folder, or a model written by `srepr export`."""
     inputs: Positional[Annotated[tuple[Path, ...], arg(metavar="INPUT...")]]
-    """Images, folders (with all below them), a CSV with a column `path` or with numbers, arrays in an .npz or .npy."""
+    """Images, folders (searched recursively), a CSV with a column `path` or with numbers, or an .npz or .npy file."""
     head: str | None = None
-    """Which head of the run (srepr when not given, or else the newest); swa and sgd are the networks of stage 1."""
+    """Head of the run; default: srepr, or else the newest on the averaged network. swa and sgd are the networks of
+    stage 1."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """A .csv or .jsonl file; standard output when not given."""
+    """Output file, .csv or .jsonl; default: standard output."""
     format: Literal["csv", "jsonl"] | None = None
-    """csv, or jsonl (a JSON object on each line); by the name of the file when not given."""
+    """csv, or jsonl (one JSON object per line); default: by the suffix of the file."""
     top: int = 1
-    """How many labels for each input, the most probable first."""
+    """Number of labels per input, the most probable first."""
     prior: str | None = None
-    """How often the classes come where the model is used: uniform, train, a file, or a list 0.7,0.2,0.1."""
+    """Class prior of the deployment: uniform, train, a file, or a list such as 0.7,0.2,0.1."""
     batch_size: int = 64
-    """Inputs at a time."""
+    """Inputs per batch."""
     workers: int = 2
     """Processes that decode image files."""
     skip_bad_images: Annotated[bool, FlagCreatePairsOff] = False
-    """Go on without images that cannot be decoded, and count them."""
+    """Skip images that cannot be decoded, and report how many."""
 
     def run(self) -> None:
         """Predict, and write row by row."""

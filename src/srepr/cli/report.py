@@ -13,27 +13,27 @@ from srepr.cli.output import show_json
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand:
-    """One self-contained HTML page about one or several runs: verdict, table, classes, calibration, mistakes, cost."""
+    """Write a self-contained HTML page about one or several runs: verdict, table, classes, calibration, mistakes."""
 
     EXAMPLE: ClassVar[str] = "srepr report runs/cifar100 -o report.html"
 
     run_folders: Positional[Annotated[tuple[Path, ...], arg(metavar="RUN [RUN ...]")]]
     """Run folders made by `srepr train`, with a head made by `srepr retrain`."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """The file to write; RUN/report.html when not given, report.html for several runs."""
+    """Output file; default: RUN/report.html, or report.html for several runs."""
     head: str | None = None
-    """The classifier to report on; srepr when not given, or else the newest."""
+    """Classifier to report on; default: srepr, or else the newest on the averaged network."""
     data_dir: Path | None = None
-    """Where the runs' data are, if they have moved."""
+    """Folder with the runs' data, if they have moved."""
     no_dispersion: FlagCreatePairsOff[bool] = False
-    """Leave out the plots that need networks drawn from the posterior."""
+    """Leave out the plots that need draws from the posterior."""
     workers: int = 2
     """Processes that decode image files."""
     json: bool = False
-    """Print the place of the page and the verdicts as JSON."""
+    """Print the path of the page and the verdicts as JSON."""
 
     def run(self) -> None:
-        """Write the page, then say where it is and what it says."""
+        """Write the page, then print the verdicts and its path."""
         from srepr.errors import InputError
         from srepr.report.page import write_report
 

@@ -1,11 +1,11 @@
-"""Data: the benchmarks and people's own, long-tailed, augmented and handed out in batches.
+"""Data sets: the benchmarks and your own, long-tailed, augmented and served in batches.
 
     data = srepr.data.load("cifar100-lt", data_dir="data")
     steps = srepr.data.epoch_batches(data.train.labels, batch_size=128, seed=0, epoch=0)
     for inputs, labels, indices in srepr.data.batches(data.train, steps, view=(0, 0)):
         ...
 
-Only what hands out tensors needs torch, and it is imported when it is first asked for.
+Names that need torch are imported on first access.
 """
 
 from importlib import import_module

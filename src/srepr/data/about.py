@@ -1,4 +1,4 @@
-"""What using a trained network needs beside its weights: how to build it, its classes, and how inputs are prepared."""
+"""Metadata saved with a trained network: how to build it, its classes, and its input preprocessing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class About:
-    """The description of a network that is stored with its weights.
+    """Metadata saved with the weights of a network.
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
     ...               mean=(0.0,), std=(1.0,))
@@ -21,21 +21,21 @@ class About:
     """
 
     network: str
-    """A name of `srepr.models.NETWORKS`."""
+    """Key of `srepr.models.NETWORKS`."""
     options: dict[str, Any]
-    """Its keyword arguments."""
+    """Keyword arguments for building it."""
     class_names: tuple[str, ...]
     counts: tuple[int, ...]
-    """Training examples of each class."""
+    """Training examples per class."""
     shape: tuple[int, ...]
-    """The shape of one input: (C, H, W), or (D,)."""
+    """Shape of one input: (C, H, W), or (D,)."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    """The mean and standard deviation that inputs are normalised with."""
+    """Mean and standard deviation used to normalise inputs."""
 
     @classmethod
     def of(cls, data: LongTailData, network: str, options: dict[str, Any]) -> About:
-        """The description of a network for these data."""
+        """Metadata of a network trained on `data`."""
         part = data.train
         return cls(
             network=network,
@@ -48,16 +48,16 @@ class About:
         )
 
     def on(self, data: LongTailData) -> About:
-        """The same network on other data."""
+        """Metadata of the same network on other data."""
         return replace(About.of(data, self.network, self.options), shape=self.shape)
 
     @classmethod
     def from_json(cls, text: str) -> About:
-        """What `to_json` wrote."""
+        """Inverse of `to_json`."""
         fields: dict[str, Any] = json.loads(text)
         lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
         return cls(**{**fields, **lists})
 
     def to_json(self) -> str:
-        """The description as text, for the metadata of a file of weights."""
+        """JSON text, stored in the header of a weights file."""
         return json.dumps(asdict(self))

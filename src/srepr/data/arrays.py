@@ -1,4 +1,4 @@
-"""Arrays in an .npz file: x_train, y_train, x_test, y_test, or x, y; x holds images (uint8) or feature vectors."""
+"""Read an .npz file with x_train, y_train, x_test, y_test, or x, y; x holds images (uint8) or feature vectors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SUFFIXES = {"train": "_train", "validation": "_val", "test": "_test"}
 
 
 def read(path: Path, *, seed: int = 0) -> LongTailData:
-    """Read an .npz file; inputs are standardised with the statistics of the training part.
+    """Read an .npz file; inputs are standardised with the statistics of the training set.
 
-    Images are uint8, [N, H, W], [N, H, W, C] or [N, C, H, W] with C = 1 or 3; for training they are padded by an
-    eighth and cropped, and mirrored where they have colours. Labels are 0..K-1, or class names. Without a test part
-    a fifth of each class, drawn with the seed, becomes it.
+    Images are uint8, [N, H, W], [N, H, W, C] or [N, C, H, W] with C = 1 or 3. Training pads them by 1/8, crops at
+    random and flips RGB images. Labels are 0..K-1 or class names. Without a test set, 20 % of each class is held out
+    as one, drawn with `seed`.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -55,7 +55,7 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
 
 
 def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Inputs and labels of x_test and y_test, or of x and y, to evaluate a network with these classes on.
+    """Inputs and labels to evaluate a network with these classes: x_test and y_test, or x and y.
 
     >>> read_labelled(Path("birds.npz"), ("crow", "wren"))
     Traceback (most recent call last):
@@ -75,7 +75,7 @@ def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray
 
 
 def open_arrays(path: Path) -> Arrays:
-    """The arrays of an .npz file by name; one that carries objects is refused, not executed.
+    """Arrays of an .npz file by name. A file with pickled objects is rejected.
 
     >>> np.savez(getfixture("tmp_path") / "birds.npz", x=np.zeros((2, 3)))
     >>> list(open_arrays(getfixture("tmp_path") / "birds.npz"))
@@ -102,7 +102,7 @@ def _by_part(path: Path) -> tuple[Arrays, Arrays]:
 
 
 def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Images as uint8 [N, C, H, W], vectors as float32 [N, D]; `what` they are is named where they are neither.
+    """Convert images to uint8 [N, C, H, W] and vectors to float32 [N, D]; `what` names the array in errors.
 
     >>> checked_inputs("x", np.zeros((5, 8, 8), dtype=np.uint8)).shape
     (5, 1, 8, 8)

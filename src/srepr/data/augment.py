@@ -1,7 +1,7 @@
-"""Augmentation as functions of uniform draws, a whole batch at a time, and decoding that crops and scales in one go.
+"""Batch augmentation as functions of uniform draws, and image decoding that crops and resizes in one step.
 
-Nothing here holds a random generator: the caller passes the uniform numbers, so a view of an image is a function of
-(seed, epoch, index) and of nothing else.
+There is no random state here: the caller passes the uniform numbers, so an augmented image depends only on (seed,
+epoch, index).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CROP_DRAWS = 2 * CROP_TRIES + 2
 
 
 def pad_crop_flip(images: Tensor, draws: Draws, *, padding: int, flip: bool) -> Tensor:
-    """Pad [B, C, H, W] with zeros, crop back at a random place, mirror with probability 1/2; draws [B, 3].
+    """Zero-pad [B, C, H, W], crop at a random position, and flip with probability 1/2; draws [B, 3].
 
     >>> image = torch.arange(9).reshape(1, 1, 3, 3)
     >>> pad_crop_flip(image, np.array([[0.5, 0.9, 0.9]]), padding=1, flip=True)[0, 0]
@@ -49,21 +49,21 @@ def pad_crop_flip(images: Tensor, draws: Draws, *, padding: int, flip: bool) -> 
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Bytes [B, C, H, W] to (x / 255 - mean) / std in float32, laid out channels_last: convolutions run faster on it.
+    """Convert uint8 [B, C, H, W] to (x / 255 - mean) / std in float32, channels_last for faster convolutions.
 
     >>> normalise(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), [0.5], [0.25])
     tensor([[[[2., 2.]]]])
     """
     centre, spread = torch.tensor(mean, device=images.device), torch.tensor(std, device=images.device)
     batch, channels, height, width = images.shape
-    # Whole rows of pixels at once: a broadcast over three channels alone is too short to be vectorised.
+    # Whole rows of pixels at once: a broadcast over three channels is too short to be vectorised.
     rows = images.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).reshape(batch, height, -1).float()
     rows = rows.mul_((1 / (255 * spread)).repeat(width)).sub_((centre / spread).repeat(width))
     return rows.view(batch, height, width, channels).permute(0, 3, 1, 2)
 
 
 def mixup_weights(alpha: float, draws: Draws) -> Tensor:
-    """Beta(alpha, alpha) weights in float32 from uniform draws of the same shape, by the inverse of its distribution.
+    """Beta(alpha, alpha) weights in float32 from uniform draws of the same shape, by the inverse CDF.
 
     >>> mixup_weights(1.0, np.array([0.25, 0.75]))
     tensor([0.2500, 0.7500])
@@ -74,9 +74,9 @@ def mixup_weights(alpha: float, draws: Draws) -> Tensor:
 
 
 def mixup(inputs: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs [B, ...] and targets [B, K] mixed with the neighbour's: weight * own + (1 - weight) * neighbour's.
+    """Mix inputs [B, ...] and targets [B, K] with a neighbour's: weight * own + (1 - weight) * neighbour's.
 
-    The neighbour of place p is p XOR 1; a last odd one is its own.
+    The neighbour of position p is p XOR 1; the last example of an odd batch is its own neighbour.
 
     >>> inputs, targets = mixup(torch.tensor([[0.0], [8.0]]), torch.eye(2), torch.tensor([0.75, 0.5]))
     >>> inputs.tolist(), targets.tolist()
@@ -98,10 +98,10 @@ def random_resized_crop_box(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Box:
-    """A random part of an image, its area a share in `scale`, its aspect log-uniform in `ratio` (Szegedy et al. 2015).
+    """Random crop box with an area fraction in `scale` and a log-uniform aspect in `ratio` (Szegedy et al. 2015).
 
-    `draws` are CROP_DRAWS uniforms: area and aspect for ten tries, then the place. Where no try fits, the largest
-    centred box with an aspect in `ratio`.
+    `draws` are CROP_DRAWS uniforms: area and aspect for ten tries, then the position. If no try fits, the result is
+    the largest centred box with an aspect in `ratio`.
 
     >>> random_resized_crop_box(100, 80, np.full(CROP_DRAWS, 0.5))
     (17.0, 7.0, 83.0, 73.0)
@@ -121,7 +121,7 @@ def random_resized_crop_box(
 
 
 def central_box(width: int, height: int, fraction: float = 224 / 256) -> Box:
-    """The centred square with `fraction` of the shorter side: resizing to 256 and cropping 224, without the detour.
+    """Centred square with `fraction` of the shorter side. The default equals resizing to 256 and cropping to 224.
 
     >>> central_box(512, 256)
     (144.0, 16.0, 368.0, 240.0)
@@ -132,10 +132,10 @@ def central_box(width: int, height: int, fraction: float = 224 / 256) -> Box:
 
 
 def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -> Image.Image:
-    """Read an image file as RGB and scale the box chosen from its (width, height) to size x size.
+    """Read an image file as RGB and resize the box chosen from its (width, height) to size x size.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 of its size where the box still has `size` pixels then: several times faster.
-    The orientation in EXIF data is ignored, as in the field's usual pipelines.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 scale if the box keeps `size` pixels: several times faster. EXIF orientation
+    is ignored, as in standard pipelines.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -156,8 +156,8 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
             scaled: Image.Image = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box)
             return scaled
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Put it there, or go on without it with --skip-bad-images") from None
+        raise InputError(f"{path} does not exist. Put it there, or go on without it with `skip_bad_images`") from None
     except Exception as error:  # decoders raise almost anything on broken bytes
         raise InputError(
-            f"{path} cannot be decoded: {error}. Remove it, or go on without it with --skip-bad-images"
+            f"{path} cannot be decoded: {error}. Remove it, or go on without it with `skip_bad_images`"
         ) from error

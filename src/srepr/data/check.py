@@ -1,4 +1,4 @@
-"""Is the data all there, and whole? Every image is decoded and every CIFAR file compared with its checksum."""
+"""Check a data set: decode every image, and compare every CIFAR file with its checksum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from srepr.errors import InputError
 
 
 def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str]:
-    """One line for each problem with a data set; no line, no problem.
+    """List the problems of a data set, one line each; empty if there are none.
 
     >>> check("digits-lt")
     []

@@ -1,7 +1,6 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009) from the official binary files or from the pickles of the Python version.
+"""CIFAR-10 and CIFAR-100 (Krizhevsky 2009), from the official binary files or the Python pickles.
 
-A pickle is code. Only files with the official md5 are opened, and even those by an unpickler that can build arrays
-and nothing else.
+A pickle can run code. Only files with the official md5 are opened, by an unpickler that can only build arrays.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Images = npt.NDArray[np.uint8]
 
 
 def read(data_dir: Path, *, name: str) -> LongTailData:
-    """Read all images of "cifar10-lt" or "cifar100-lt"; `data_dir` is the folder of the files or the one around it.
+    """Read all images of "cifar10-lt" or "cifar100-lt"; `data_dir` is the folder of the files or its parent.
 
     >>> read(Path("nowhere"), name="cifar100-lt")
     Traceback (most recent call last):
@@ -50,7 +49,7 @@ def read(data_dir: Path, *, name: str) -> LongTailData:
 
 
 def find(name: str, data_dir: Path) -> tuple[Path, bool]:
-    """The folder that has the files, and whether they are the binary ones.
+    """The folder with the files, and whether they are the binary version.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -74,7 +73,7 @@ def find(name: str, data_dir: Path) -> tuple[Path, bool]:
 
 
 def wrong_files(name: str, data_dir: Path) -> list[str]:
-    """One line for each file that is missing or does not have the official md5.
+    """List the files that are missing or do not have the official md5, one line each.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -126,10 +125,10 @@ def _read_pickle(path: Path, md5: str, name: str, layout: Layout) -> tuple[Image
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """Builds containers, numbers, strings and numpy arrays; asked for anything else it stops."""
+    """Builds containers, numbers, strings and numpy arrays, and rejects everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        # `_reconstruct` has moved between numpy 1 and 2: ask an array for it.
+        # `_reconstruct` moved between numpy 1 and 2: take it from an array.
         allowed = {
             ("numpy.core.multiarray", "_reconstruct"): np.ndarray(0).__reduce__()[0],
             ("numpy", "ndarray"): np.ndarray,

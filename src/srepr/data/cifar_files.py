@@ -1,4 +1,4 @@
-"""What the CIFAR files are: names, record sizes, checksums, classes. Facts alone, so that it loads at once."""
+"""The CIFAR files: names, record sizes, checksums, classes. Only constants, so the import is fast."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ PIXELS = 3 * 32 * 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One of the two data sets, in the official binary layout and in the one of the Python pickles.
-
-    >>> CIFAR100.label_bytes + PIXELS, CIFAR100.class_names[:2]
-    (3074, ('apple', 'aquarium_fish'))
-    """
+    """Files of one data set, as binary files and as Python pickles."""
 
     url: str
     md5: str
-    """Of the binary archive at `url`."""
+    """md5 of the binary archive at `url`."""
     folder: str
     train: dict[str, str]
-    """The binary files of the training part, and their md5."""
+    """Binary training files and their md5."""
     test: dict[str, str]
     label_bytes: int
-    """In front of the pixels of each record; the last of them is the class."""
+    """Bytes before the pixels of each record; the last one is the class."""
     pickle_folder: str
     pickle_train: dict[str, str]
     pickle_test: dict[str, str]

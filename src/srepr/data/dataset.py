@@ -1,4 +1,4 @@
-"""A data set with its parts, and what is to be said about it before training."""
+"""A data set: its training, validation and test set, and their summary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TEST_FRACTION = 0.2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LongTailData:
-    """The parts of a data set; `validation` is there where choices may be made (protocol "holdout").
+    """Training, validation and test set. `validation`, for tuning, exists only under the protocol "holdout".
 
     >>> from srepr.data import load
     >>> data = load("digits-lt")
@@ -33,31 +33,31 @@ class LongTailData:
     test: Examples | None = None
     protocol: str = "paper"
     skipped: tuple[str, ...] = ()
-    """Files left out because they could not be decoded, where that was asked for."""
+    """Unreadable image files, left out with `skip_bad_images`."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the K classes."""
+        """Names of the K classes."""
         return self.train.class_names
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of training examples of each class, [K]."""
+        """Training examples per class, [K]."""
         return self.train.counts
 
     @property
     def parts(self) -> dict[str, Examples]:
-        """The parts that exist, by name."""
+        """The sets that exist, by name."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: part for name, part in parts.items() if part is not None}
 
     def fingerprint(self) -> str:
-        """A SHA-256 of all parts: equal for two data sets exactly where a run on them is the same run."""
+        """SHA-256 of all sets. Runs on data with equal fingerprints are identical."""
         prints = [f"{name} {part.fingerprint()}" for name, part in self.parts.items()]
         return hashlib.sha256("\n".join(prints).encode()).hexdigest()
 
     def describe(self) -> dict[str, object]:
-        """Sizes, imbalance, groups of classes and fingerprint, ready for JSON.
+        """Sizes, imbalance, class groups and fingerprint, ready for JSON.
 
         >>> from srepr.data import load
         >>> load("digits-lt").describe()["groups"]
@@ -80,7 +80,7 @@ class LongTailData:
 
 
 def held_out_test(data: LongTailData, *, seed: int) -> LongTailData:
-    """A data set without a test part gives a fifth of each class to one; a class of one example keeps it.
+    """Without a test set, hold out 20 % of each class as one. A class with a single example keeps it.
 
     >>> from srepr.data import ArrayExamples
     >>> part = ArrayExamples(np.zeros((10, 2), dtype=np.float32), np.array([0] * 9 + [1]), ("crow", "wren"))

@@ -1,4 +1,4 @@
-"""digits-lt: scikit-learn's embedded 8x8 digits made long-tailed, for a first run that needs no download."""
+"""digits-lt: scikit-learn's 8x8 digits, made long-tailed, for a first run without a download."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEAN, STD = (0.3053,), (0.3759,)
 
 
 def read(_: Path = Path()) -> LongTailData:
-    """The first 120 images of each digit to draw the training set from, the others to test with.
+    """The first 120 images of each digit for training, before subsampling; the rest for testing.
 
     >>> data = read()
     >>> len(data.train), len(data.test)

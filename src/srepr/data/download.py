@@ -1,4 +1,4 @@
-"""Fetch a data set: download with resume, checksum, unpack. A file appears under its name only when it is whole."""
+"""Fetch a data set: download with resume, checksum, unpack. Files get their final name only when complete."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from srepr.data.sources import catalogue
 from srepr.errors import InputError
 
 Progress = Callable[[int, int | None], None]
-"""Called with the bytes that are there and the bytes that there will be, where the server says so."""
+"""Called with the bytes downloaded so far and the total, which is None if the server does not send it."""
 
 _CHUNK = 1 << 18
 _LARGEST_FILE = 200_000_000
@@ -30,13 +30,13 @@ def get(
     url: str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Fetch "cifar10-lt" or "cifar100-lt" into `data_dir`, go on with a broken download, and return the folder.
+    """Download "cifar10-lt" or "cifar100-lt" into `data_dir`, resuming a partial download, and return the folder.
 
-    `url` is a mirror of the official archive; `force` fetches what is there already.
+    `url` is a mirror of the official archive. `force` downloads again even if the files exist.
 
     >>> get("digits-lt", ".")
     Traceback (most recent call last):
-    srepr.errors.InputError: digits-lt cannot be fetched from here: comes with scikit-learn: nothing to fetch
+    srepr.errors.InputError: digits-lt cannot be fetched from here: comes with scikit-learn
     """
     if name not in LAYOUTS:
         known = {entry.name: f"cannot be fetched from here: {entry.how_to_get}" for entry in catalogue()}
@@ -64,7 +64,7 @@ def _download(url: str, partial: Path, progress: Progress | None) -> None:
     try:
         with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
             if response.status != 206:
-                done = 0  # the server does not know how to go on, and sends everything
+                done = 0  # the server cannot resume and sends everything
             length = response.headers["Content-Length"]
             total = done + int(length) if length else None
             with partial.open("ab" if done else "wb") as out:
@@ -75,9 +75,9 @@ def _download(url: str, partial: Path, progress: Progress | None) -> None:
                         progress(done, total)
     except urllib.error.HTTPError as error:
         if error.code == 416 and done:
-            return  # nothing is left to send: the checksum tells whether it is all there
+            return  # nothing left to send; the checksum decides if the file is whole
         raise InputError(
-            f"{url} answers {error.code} {error.reason}. Try again, or give a mirror with --url"
+            f"{url} answers {error.code} {error.reason}. Try again, or give a mirror with `url`"
         ) from error
     except (OSError, HTTPException) as error:
         raise InputError(f"the download of {url} broke off: {error}. The same command goes on with it") from error
@@ -96,12 +96,12 @@ def _verify(archive: Path, md5: str) -> None:
         archive.unlink()
         raise InputError(
             f"what was downloaded is not the official archive (md5 {digest.hexdigest()}, not {md5}), and is deleted. "
-            "Run the same command again, or give a mirror with --url"
+            "Run the same command again, or give a mirror with `url`"
         )
 
 
 def _unpack(archive: Path, folder: Path, layout: Layout) -> None:
-    """Take the expected files out of the archive, and only those: no other name is ever written to."""
+    """Extract the expected files only; nothing else is written."""
     wanted = {f"{layout.folder}/{file}": folder / file for file in (*layout.train, *layout.test)}
     folder.mkdir(parents=True, exist_ok=True)
     unpacked = {}

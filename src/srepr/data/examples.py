@@ -1,8 +1,8 @@
-"""One part (train, validation or test) of a data set: labels in memory, inputs handed out as ready float32 batches.
+"""One set (training, validation or test) of a data set: labels in memory, inputs as normalised float32 batches.
 
-Two kinds: arrays in memory (small images, feature vectors) and image files that are decoded when asked for. A `view`
-(seed, epoch) asks for the augmented inputs of that epoch; they depend on it and on the index within the part alone,
-so any process can compute any of them at any time. Without a view the inputs are those for evaluation.
+`ArrayExamples` keeps small images or vectors in memory; `FileExamples` decodes image files on demand. A `view` (seed,
+epoch) selects augmented inputs. They depend only on the view and the index, so any process can compute any of them at
+any time. Without a view, inputs are prepared as for evaluation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Examples(Protocol):
-    """What training and evaluation ask of a part of a data set.
+    """Interface of a training, validation or test set.
 
     >>> part: Examples = ArrayExamples(np.eye(3, dtype=np.float32), np.array([0, 1, 1]), ("cat", "dog"))
     >>> part.counts, part.shape, len(part.subset(np.array([0, 2])))
@@ -41,45 +41,45 @@ class Examples(Protocol):
 
     @property
     def labels(self) -> Labels:
-        """The class of each example, int64 [N]."""
+        """Class of each example, int64 [N]."""
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The K names, whether or not the part has examples of each."""
+        """Names of the K classes, including those without examples."""
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of examples of each class, [K]."""
+        """Examples per class, [K]."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input: (C, H, W), or (D,) for vectors."""
+        """Shape of one input: (C, H, W), or (D,) for vectors."""
 
     @property
     def mean(self) -> tuple[float, ...]:
-        """What is subtracted from each channel, or from each entry of a vector."""
+        """Mean, subtracted from each channel or vector entry."""
 
     @property
     def std(self) -> tuple[float, ...]:
-        """What each channel, or each entry of a vector, is divided by."""
+        """Standard deviation, by which each channel or vector entry is divided."""
 
     @property
     def preprocessing(self) -> dict[str, object]:
-        """What happens to an input on its way to the network."""
+        """Preprocessing settings that change the inputs."""
 
     def __len__(self) -> int: ...
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
-        """The inputs at the indices, float32 and normalised; augmented where a view is given."""
+        """Normalised float32 inputs at `indices`; augmented if `view` is set."""
 
     def subset(self, indices: Indices) -> Examples:
-        """The part that has these examples alone, in this order."""
+        """The examples at `indices`, in that order."""
 
     def fingerprint(self) -> str:
-        """A SHA-256 of everything in here that training depends on."""
+        """SHA-256 of everything that affects training."""
 
     def thumbnail(self, index: int) -> Image.Image | None:
-        """The example as a picture for a report, where it is one."""
+        """The example as a picture for a report, or None for a vector."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,26 +96,26 @@ class ArrayExamples:
     labels: Labels
     class_names: tuple[str, ...]
     mean: tuple[float, ...] = (0.0,)
-    """Of each channel, pixels counted from 0 to 1; or of each entry of a vector."""
+    """Per channel, with pixels scaled to [0, 1], or per vector entry."""
     std: tuple[float, ...] = (1.0,)
     padding: int = 0
     flip: bool = False
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of examples of each class, [K]."""
+        """Examples per class, [K]."""
         return np.bincount(self.labels, minlength=len(self.class_names))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input: (C, H, W), or (D,) for vectors."""
+        """Shape of one input: (C, H, W), or (D,) for vectors."""
         return self.inputs.shape[1:]
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
-        """The inputs at the indices, float32 and normalised; augmented where a view is given."""
+        """Normalised float32 inputs at `indices`; augmented if `view` is set."""
         inputs = torch.from_numpy(self.inputs[indices])
         if inputs.ndim == 2:
             return (inputs - torch.tensor(self.mean)) / torch.tensor(self.std)
@@ -125,16 +125,16 @@ class ArrayExamples:
         return normalise(inputs, self.mean, self.std)
 
     def subset(self, indices: Indices) -> ArrayExamples:
-        """The part that has these examples alone, in this order."""
+        """The examples at `indices`, in that order."""
         return replace(self, inputs=self.inputs[indices], labels=self.labels[indices])
 
     @property
     def preprocessing(self) -> dict[str, object]:
-        """What happens to an input on its way to the network."""
+        """Preprocessing settings that change the inputs."""
         return {"mean": self.mean, "std": self.std, "padding": self.padding, "flip": self.flip}
 
     def fingerprint(self) -> str:
-        """A SHA-256 of everything in here that training depends on."""
+        """SHA-256 of everything that affects training."""
         about = [len(self.class_names), self.inputs.shape, str(self.inputs.dtype), self.preprocessing]
         return _sha256(about, self.labels, self.inputs)
 
@@ -148,7 +148,7 @@ class ArrayExamples:
 
 @dataclass(frozen=True, eq=False)
 class FileExamples:
-    """Examples in image files: a random resized crop and mirroring for training, a central crop for evaluation.
+    """Examples in image files: random resized crop and flip for training, central crop for evaluation.
 
     >>> part = FileExamples(Path("birds"), ("wren/1.jpg", "wren/2.jpg"), np.array([0, 0]), ("wren",), size=64)
     >>> part.shape, part.counts
@@ -157,7 +157,7 @@ class FileExamples:
 
     root: Path
     names: tuple[str, ...]
-    """The files, relative to `root`."""
+    """File paths relative to `root`."""
     labels: Labels
     class_names: tuple[str, ...]
     size: int = 224
@@ -166,19 +166,19 @@ class FileExamples:
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of examples of each class, [K]."""
+        """Examples per class, [K]."""
         return np.bincount(self.labels, minlength=len(self.class_names))
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input, (3, size, size)."""
+        """Shape of one input, (3, size, size)."""
         return 3, self.size, self.size
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
-        """The inputs at the indices, float32 and normalised; augmented where a view is given."""
+        """Normalised float32 inputs at `indices`; augmented if `view` is set."""
         pixels = np.empty((len(indices), self.size, self.size, 3), dtype=np.uint8)
         paths = [self.root / self.names[i] for i in indices]
         if view is None:
@@ -192,16 +192,16 @@ class FileExamples:
         return normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.mean, self.std)
 
     def subset(self, indices: Indices) -> FileExamples:
-        """The part that has these examples alone, in this order."""
+        """The examples at `indices`, in that order."""
         return replace(self, names=tuple(self.names[i] for i in indices), labels=self.labels[indices])
 
     @property
     def preprocessing(self) -> dict[str, object]:
-        """What happens to an input on its way to the network."""
+        """Preprocessing settings that change the inputs."""
         return {"size": self.size, "mean": self.mean, "std": self.std}
 
     def fingerprint(self) -> str:
-        """A SHA-256 of what training depends on; the files count with their names and sizes."""
+        """SHA-256 of everything that affects training; of the files, only names and sizes."""
         about = [len(self.class_names), self.names, self.preprocessing]
         return _sha256(about, self.labels, file_sizes(self.root, self.names))
 
@@ -211,17 +211,17 @@ class FileExamples:
 
 
 def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """The size of each file in bytes; a missing one is an InputError that names it.
+    """Size of each file in bytes; raises InputError for a missing file.
 
     >>> file_sizes(Path("nowhere"), ["1.jpg"])
     Traceback (most recent call last):
-    srepr.errors.InputError: nowhere/1.jpg does not exist. Put it there, or go on without it with --skip-bad-images
+    srepr.errors.InputError: nowhere/1.jpg does not exist. Put it there, or go on without it with `skip_bad_images`
     """
     try:
         return np.array([(root / name).stat().st_size for name in names], dtype=np.int64)
     except FileNotFoundError as error:
         raise InputError(
-            f"{error.filename} does not exist. Put it there, or go on without it with --skip-bad-images"
+            f"{error.filename} does not exist. Put it there, or go on without it with `skip_bad_images`"
         ) from None
 
 

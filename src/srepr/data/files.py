@@ -1,4 +1,4 @@
-"""Data sets whose images are files: reading lists of them, finding the broken ones, building the parts."""
+"""Data sets of image files: read file lists, find unreadable images, build the sets."""
 
 from __future__ import annotations
 
@@ -20,22 +20,18 @@ from srepr.progress import Progress
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 SMALL = 64
-"""Images up to this size are kept in memory, and padded and cropped instead of cropped and scaled."""
+"""Images up to this size are kept in memory and augmented by padding and cropping, not by resized crops."""
 
 
 class Listing(NamedTuple):
-    """Files, relative to some folder, and the class of each.
-
-    >>> Listing(["wren/1.jpg"], np.array([0])).names
-    ['wren/1.jpg']
-    """
+    """File paths relative to a folder, and the class of each."""
 
     names: list[str]
     labels: Labels
 
 
 def read_list(path: Path, classes: int) -> Listing:
-    r"""The files and labels of a list with a line `relative/path label` for each image.
+    r"""Read a file list with one line `relative/path label` per image.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -57,7 +53,7 @@ def read_list(path: Path, classes: int) -> Listing:
 
 
 def why_bad(path: Path) -> str | None:
-    """Why an image file cannot be used, or None; a JPEG is decoded at an eighth of its size, to be quick.
+    """Why an image file cannot be used, or None. A JPEG is decoded at 1/8 scale, for speed.
 
     >>> why_bad(Path("nowhere.jpg"))
     'does not exist'
@@ -82,11 +78,11 @@ def image_data(
     image_size: int | None = None,
     skip_bad_images: bool = False,
 ) -> LongTailData:
-    """A data set from listings for "train" and, where they exist, "validation" and "test".
+    """Build a data set from listings for "train" and, optionally, "validation" and "test".
 
     >>> image_data("birds", Path("birds"), {"train": Listing(["wren/1.jpg"], np.array([0]))}, ["wren"])
     Traceback (most recent call last):
-    srepr.errors.InputError: birds/wren/1.jpg does not exist. Put it there, or go on without it with --skip-bad-images
+    srepr.errors.InputError: birds/wren/1.jpg does not exist. Put it there, or go on without it with `skip_bad_images`
     """
     skipped: list[str] = []
     built: dict[str, Examples] = {}
@@ -116,7 +112,7 @@ def _bad_files(root: Path, names: Sequence[str]) -> np.ndarray[tuple[int], np.dt
 
 
 def _on_disk(root: Path, listing: Listing, class_names: tuple[str, ...], size: int) -> FileExamples:
-    file_sizes(root, listing.names)  # names a missing file now, not in the middle of the first epoch
+    file_sizes(root, listing.names)  # report a missing file now, not during the first epoch
     return FileExamples(root, tuple(listing.names), listing.labels, class_names, size)
 
 

@@ -1,4 +1,4 @@
-"""A folder of class folders: DIR/train/CLASS/*.jpg beside DIR/test or DIR/val, or DIR/CLASS/*.jpg alone."""
+"""A folder of class folders: DIR/train/CLASS/*.jpg with DIR/test or DIR/val, or only DIR/CLASS/*.jpg."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from srepr.errors import InputError
 
 
 def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read a folder of images; classes are the names of the folders, sorted. Other files are left alone.
+    """Read a folder of images. Classes are the sorted folder names; other files are ignored.
 
-    `val/` is the test part where there is no `test/`.
+    Without `test/`, `val/` is the test set.
 
     >>> from tempfile import TemporaryDirectory
     >>> from PIL import Image

@@ -1,4 +1,4 @@
-"""ImageNet-LT (Liu et al. 2019): 115,846 / 20,000 / 50,000 images of 1000 classes, named in three list files."""
+"""ImageNet-LT (Liu et al. 2019): 115,846 / 20,000 / 50,000 images of 1000 classes, listed in three text files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LISTS = {"train": "ImageNet_LT_train.txt", "validation": "ImageNet_LT_val.txt", 
 
 
 def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read the lists in `data_dir` or `data_dir/ImageNet_LT`; the images are relative to `data_dir`.
+    """Read the lists in `data_dir` or `data_dir/ImageNet_LT`; image paths are relative to `data_dir`.
 
     >>> read(Path("nowhere"))
     Traceback (most recent call last):

@@ -1,7 +1,7 @@
-"""iNaturalist-2018 (Van Horn et al. 2018): 437,513 images for training, 24,426 for testing, 8,142 species.
+"""iNaturalist-2018 (Van Horn et al. 2018): 437,513 training and 24,426 test images of 8,142 species.
 
-The official validation part is the test set of the literature. Lists of `path label` lines or the official
-annotation files name the images.
+The literature uses the official validation set as the test set. Text files of `path label` lines or the official
+annotation files list the images.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FILES = {
 
 
 def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read the lists or, in their absence, the annotations in `data_dir`; the images are relative to `data_dir`.
+    """Read the text lists or, if missing, the annotations in `data_dir`; image paths are relative to `data_dir`.
 
     >>> read(Path("nowhere"))
     Traceback (most recent call last):
@@ -50,7 +50,7 @@ def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool
 
 
 def read_annotations(path: Path, classes: int) -> Listing:
-    """The files and labels of an annotation file in the COCO form: images[].file_name, annotations[].category_id.
+    """Read a COCO-style annotation file: images[].file_name, annotations[].category_id.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

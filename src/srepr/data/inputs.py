@@ -1,4 +1,4 @@
-"""Whole, repeatable passes over the data for the frozen networks of stage 2, each under one augmentation."""
+"""Repeatable passes over the data for the frozen networks of stage 2, each with one augmentation."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from srepr.data.loading import batches
 from srepr.data.sampling import epoch_batches
 from srepr.errors import InputError
 
-BATCH = 64  # small batches stay in the processor's cache
-CALIBRATION_BATCH = 128  # statistics as in training
-FIRST_VIEW = 1_000_000  # in the numbers of epochs, out of the way of stage 1
+BATCH = 64  # small batches fit in the CPU cache
+CALIBRATION_BATCH = 128  # BatchNorm statistics as in training
+FIRST_VIEW = 1_000_000  # an epoch number that stage 1 never reaches
 CALIBRATION_VIEW = FIRST_VIEW - 1
 
 
 class Inputs(Protocol):
-    """The data as stage 2 needs it: whole passes over it, in some order, under some augmentation."""
+    """Interface of the data for stage 2: full passes, in any order, with any augmentation."""
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
-        """Every example once, as (inputs, labels); the same view gives the same batches in the same order."""
+        """Yield every example once, as (inputs, labels). The same view gives the same batches in the same order."""
 
     def calibration(self, count: int) -> Iterator[Any]:
-        """Inputs of about `count` examples in random order, the same each time."""
+        """Yield inputs of about `count` random examples, the same on every call."""
 
     def fingerprint(self) -> str | None:
-        """What a sweep depends on; None where that cannot be known, and nothing can be kept for later."""
+        """Identifies everything a sweep depends on; None if unknown, which disables caching."""
 
     def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class ExampleInputs:
-    """The inputs of a part of a data set, augmented as in training or plain as in evaluation.
+    """Inputs of one set, augmented as in training or plain as in evaluation.
 
     >>> from srepr.data import load
     >>> sum(len(labels) for _, labels in ExampleInputs(load("digits-lt").train, seed=0).sweep(0))
@@ -55,14 +55,14 @@ class ExampleInputs:
     augment: bool = True
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
-        """The examples in their order."""
+        """Yield the examples in order."""
         order = np.array_split(np.arange(len(self)), -(-len(self) // BATCH))
         augmented = (self.seed, FIRST_VIEW + view) if self.augment else None
         for inputs, labels, _ in batches(self.examples, order, view=augmented, workers=self.workers):
             yield inputs, labels
 
     def calibration(self, count: int) -> Iterator[Any]:
-        """A seeded random subset."""
+        """Yield a seeded random subset."""
         order = epoch_batches(
             self.examples.labels, batch_size=CALIBRATION_BATCH, seed=self.seed, epoch=CALIBRATION_VIEW
         )
@@ -71,7 +71,7 @@ class ExampleInputs:
             yield inputs
 
     def fingerprint(self) -> str:
-        """The data, whether it is augmented, and the seed of that and of the calibration."""
+        """Identifies the data, the augmentation and the seed."""
         return f"{self._examples_fingerprint} {'augmented' if self.augment else 'plain'} {self.seed}"
 
     @cached_property
@@ -84,7 +84,7 @@ class ExampleInputs:
 
 @dataclass(frozen=True)
 class LoaderInputs:
-    """The batches of a user's own loader; its shuffling and augmentation are repeatable (see `seeded`).
+    """Batches of a user's loader, with repeatable shuffling and augmentation (see `seeded`).
 
     >>> loader = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)], batch_size=2)
     >>> [labels.tolist() for _, labels in LoaderInputs(loader, seed=0).sweep(0)]
@@ -95,7 +95,7 @@ class LoaderInputs:
     seed: int
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
-        """The batches in the loader's order."""
+        """Yield the batches in the loader's order."""
         with seeded(self.loader, int(np.random.SeedSequence((self.seed, FIRST_VIEW + view)).generate_state(1)[0])):
             batch = None
             for batch in self.loader:
@@ -104,7 +104,7 @@ class LoaderInputs:
                 raise InputError("the data has no examples: check where it is read from")
 
     def calibration(self, count: int) -> Iterator[Any]:
-        """The first batches."""
+        """Yield the first batches."""
         for inputs, labels in self.sweep(-1):
             yield inputs
             count -= len(labels)
@@ -112,7 +112,7 @@ class LoaderInputs:
                 return
 
     def fingerprint(self) -> None:
-        """A loader does not say what is in it."""
+        """None: the content of a loader is unknown."""
 
     def __len__(self) -> int:
         dataset: Any = getattr(self.loader, "dataset", None)
@@ -123,8 +123,7 @@ class LoaderInputs:
 
 @contextmanager
 def seeded(loader: Any, seed: int) -> Iterator[None]:
-    """Inside, what torch, numpy or Python decide by their own generators follows from the seed; afterwards none of
-    these has moved, nor those of the loader.
+    """Seed torch, numpy, Python and the loader's generators inside the block; restore their states afterwards.
 
     >>> loader = torch.utils.data.DataLoader(range(9), shuffle=True, generator=torch.Generator())
     >>> orders = []

@@ -1,7 +1,7 @@
-"""What the library accepts as data: a DataLoader, a Dataset, a pair of arrays or an iterable of batches.
+"""Data that the library accepts: a DataLoader, a Dataset, a pair of arrays or an iterable of batches.
 
-A batch is (inputs, labels), or a dict that holds "labels" (Hugging Face). Everything else in the library sees only
-`loader`, `shuffled` and `split`.
+A batch is (inputs, labels), or a dict with "labels" (Hugging Face). The rest of the library sees only `loader`,
+`shuffled` and `split`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +18,9 @@ ACCEPTED = "pass a DataLoader, a Dataset or (inputs, labels)"
 
 
 def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
-    """Batches of the data, in order, that can be read again and again; a DataLoader is taken as it is.
+    """Batches of the data, in order, that can be iterated repeatedly. A DataLoader is returned unchanged.
 
-    Numpy inputs of any float precision become torch's default dtype, which is what a model expects.
+    Floating-point numpy inputs are cast to torch's default dtype, which models expect.
 
     >>> batches = loader((np.zeros((5, 2)), [0, 1, 1, 0, 2]), batch_size=3)
     >>> [labels.tolist() for inputs, labels in batches]
@@ -49,9 +49,9 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
 
 
 def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> Iterable[Any]:
-    """Batches in random order: a new order in every pass, or with a `seed` always the same one.
+    """Batches in random order: a new order on every pass, or always the same one with `seed`.
 
-    A DataLoader, a stream or a list of batches keeps the order it has.
+    A DataLoader, a stream or a list of batches keeps its own order.
 
     >>> [labels.tolist() for _, labels in shuffled((torch.zeros(5, 2), [0, 0, 0, 1, 1]), seed=0)]
     [[0, 1, 1, 0, 0]]
@@ -66,7 +66,7 @@ def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> It
 
 
 def split(batch: Any) -> tuple[Any, Tensor]:
-    """The inputs and the int64 labels [B] of one batch.
+    """Inputs and int64 labels [B] of one batch.
 
     >>> split((torch.zeros(2, 3), torch.tensor([4, 0])))[1]
     tensor([4, 0])
@@ -87,7 +87,7 @@ def split(batch: Any) -> tuple[Any, Tensor]:
 
 
 def as_labels(values: Any, classes: int | None = None) -> Tensor:
-    """Labels as an int64 tensor [B], checked to be class numbers, and below `classes` where that is given.
+    """Labels as an int64 tensor [B], checked to be class numbers, and below `classes` if set.
 
     >>> as_labels(np.array([2, 0], dtype=np.uint8), classes=3)
     tensor([2, 0])
@@ -115,7 +115,7 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
 
 
 def count_labels(data: Any, classes: int | None = None) -> list[int]:
-    """Examples of each class: from the labels a dataset keeps in memory where it does, else by one pass over it.
+    """Examples per class, from labels that the dataset keeps in memory if possible, else from one pass over it.
 
     >>> count_labels((torch.zeros(5, 2), torch.tensor([0, 1, 1, 3, 0])))
     [2, 2, 0, 1]
@@ -125,7 +125,7 @@ def count_labels(data: Any, classes: int | None = None) -> list[int]:
     batches = loader(data)
     stored = None
     if isinstance(batches, DataLoader):
-        # A subset sampler leaves examples out; any other only reorders or re-weighs the dataset's.
+        # A subset sampler skips examples; any other only reorders or reweights them.
         sampler = getattr(batches.batch_sampler, "sampler", batches.sampler)
         stored = None if isinstance(sampler, SubsetRandomSampler) else _stored_labels(batches.dataset)
     if stored is None:
@@ -137,7 +137,7 @@ def count_labels(data: Any, classes: int | None = None) -> list[int]:
 
 
 def _stored_labels(dataset: Any) -> Tensor | None:
-    """The labels that a dataset keeps beside its inputs, or None where it keeps none that can be trusted."""
+    """Labels that the dataset keeps in memory, or None if there are none or they cannot be trusted."""
     if isinstance(dataset, Subset):
         stored = _stored_labels(dataset.dataset)
         return None if stored is None else stored[torch.as_tensor(dataset.indices, dtype=torch.int64)]
@@ -149,6 +149,6 @@ def _stored_labels(dataset: Any) -> Tensor | None:
         return None
     try:
         stored = as_labels(labels).cpu()
-    except InputError:  # `labels` may be class names, soft labels or nothing: the batches decide
+    except InputError:  # `labels` may be class names, soft labels or missing: use the batches
         return None
     return stored if len(stored) == len(dataset) else None

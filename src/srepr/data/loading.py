@@ -1,4 +1,4 @@
-"""From index batches to input batches, with as many processes as decoding needs."""
+"""Turn index batches into input batches, optionally in worker processes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from srepr.errors import InputError
 def batches(
     examples: Examples, batch_indices: Sequence[Indices], *, view: View | None = None, workers: int = 0
 ) -> Iterator[tuple[Tensor, Tensor, Indices]]:
-    """Inputs, labels and indices of every index batch, in order; the same for every number of workers.
+    """Yield inputs, labels and indices of every index batch, in order; the result does not depend on `workers`.
 
-    Workers decode files ahead of time; what is in memory is faster without them.
+    Workers decode image files ahead of time. Data in memory is read without them, which is faster.
 
     >>> import numpy as np
     >>> part = ArrayExamples(np.eye(3, dtype=np.float32), np.array([0, 1, 1]), ("cat", "dog"))
@@ -51,7 +51,7 @@ def _in_workers(
         if not str(error).startswith("DataLoader worker"):
             raise
         raise InputError(
-            f"a process that reads the data died: {error} Use fewer of them (--workers), or none for a clear message"
+            f"a process that reads the data died: {error} Use fewer of them (`workers`), or none for a clear message"
         ) from error
 
 
@@ -64,4 +64,4 @@ class _InputBatches(Dataset[Tensor]):
         try:
             return self.examples.load(indices, self.view)
         except InputError as error:
-            return error  # raised in a worker it would come out wrapped in that worker's traceback
+            return error  # raising in a worker would wrap it in that worker's traceback

@@ -1,10 +1,10 @@
-"""Long-tailed class counts, and drawing data sets that have them.
+"""Long-tailed class counts, and subsampling to match them.
 
 The exponential profile of the CIFAR-LT benchmarks gives class k
 
     n_k = int(largest * imbalance^(k / (K - 1))),        imbalance = n_{K-1} / n_0;
 
-the step profile cuts the second half of the classes to `largest * imbalance`.
+the step profile reduces the second half of the classes to `largest * imbalance`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Indices = npt.NDArray[np.int64]
 
 
 def exponential_counts(largest: int, classes: int, imbalance: float = 0.01) -> list[int]:
-    """Class sizes that fall exponentially from `largest` to `largest * imbalance`, and never below 1.
+    """Class sizes that fall exponentially from `largest` to `largest * imbalance`, at least 1 each.
 
     >>> sum(exponential_counts(500, 100)), sum(exponential_counts(5000, 10))
     (10847, 12406)
@@ -33,7 +33,7 @@ def exponential_counts(largest: int, classes: int, imbalance: float = 0.01) -> l
 
 
 def step_counts(largest: int, classes: int, imbalance: float = 0.01) -> list[int]:
-    """Class sizes where the first half of the classes has `largest` examples and the rest `largest * imbalance`.
+    """Class sizes of `largest` for the first half of the classes and `largest * imbalance` for the rest.
 
     >>> step_counts(500, 5, 0.1)
     [500, 500, 500, 50, 50]
@@ -44,11 +44,11 @@ def step_counts(largest: int, classes: int, imbalance: float = 0.01) -> list[int
 
 
 LIMITS = {"many": "more than 100", "medium": "20 to 100", "few": "fewer than 20"}
-"""The groups of classes by their number of training examples, in words."""
+"""Class groups by number of training examples, in words."""
 
 
 def groups(counts: Sequence[int] | Labels) -> dict[str, npt.NDArray[np.bool_]]:
-    """Which classes are "many" (more than 100 examples), "medium" (20 to 100) and "few" (fewer than 20).
+    """Masks of the "many" (more than 100 examples), "medium" (20 to 100) and "few" (fewer than 20) classes.
 
     >>> {name: members.tolist() for name, members in groups([101, 100, 20, 19]).items()}
     {'many': [True, False, False, False], 'medium': [False, True, True, False], 'few': [False, False, False, True]}
@@ -58,9 +58,10 @@ def groups(counts: Sequence[int] | Labels) -> dict[str, npt.NDArray[np.bool_]]:
 
 
 def subsample(labels: Labels, counts: Sequence[int] | Labels, *, seed: int) -> Indices:
-    """Sorted indices of `counts[k]` examples of every class k, drawn with the seed.
+    """Sorted indices of `counts[k]` random examples of each class k.
 
-    With one seed a smaller draw is a part of a larger one, so imbalance ratios can be compared on nested data.
+    With the same seed, a smaller subsample is contained in a larger one, so imbalance ratios are compared on nested
+    data.
 
     >>> subsample(np.array([0, 0, 0, 1, 1]), [2, 1], seed=0)
     array([0, 1, 3])
@@ -76,9 +77,9 @@ def subsample(labels: Labels, counts: Sequence[int] | Labels, *, seed: int) -> I
 
 
 def stratified_holdout(labels: Labels, fraction: float, *, seed: int) -> tuple[Indices, Indices]:
-    """Sorted indices of the kept and of the held-out examples: `fraction` of each class, rounded.
+    """Sorted indices of the kept and the held-out examples, with `fraction` of each class held out, rounded.
 
-    A class with two examples or more gives at least one and keeps at least one; a single example is kept.
+    A class with two or more examples holds out at least one and keeps at least one; a single example is kept.
 
     >>> kept, held = stratified_holdout(np.array([0] * 8 + [1, 1, 2]), 0.25, seed=0)
     >>> np.bincount(np.array([0] * 8 + [1, 1, 2])[held], minlength=3)
@@ -102,12 +103,12 @@ def _check_profile(largest: int, classes: int, imbalance: float) -> None:
 
 
 def _whole(count: float) -> int:
-    # 100 * 0.29 is 28.999999999999996: a product that misses its whole number by rounding must not lose one example.
+    # 100 * 0.29 is 28.999999999999996: a rounding error must not cost an example.
     return max(1, math.floor(count * (1 + 1e-12)))
 
 
 def _rank_within_class(labels: Labels, seed: int, stream: Stream) -> Indices:
-    """The place 0..n_k-1 of each example in a random order of its class."""
+    """Rank 0..n_k-1 of each example in a random order of its class."""
     order = np.lexsort((uniforms(seed, 0, np.arange(len(labels)), 1, stream=stream)[:, 0], labels))
     first = np.concatenate([[0], np.cumsum(np.bincount(labels))])[labels[order]]
     rank = np.empty(len(labels), dtype=np.int64)

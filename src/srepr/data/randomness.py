@@ -1,8 +1,8 @@
-"""Randomness without history: every number is a pure function of (seed, stream, epoch, index, column).
+"""Stateless random numbers: each is a pure function of (seed, stream, epoch, index, column).
 
-A run that is killed goes on to the same bits, a batch is the same whatever process computes it, and the order of the
-calls does not matter, because there is no state to be in. Each number is a counter put through the finaliser of
-SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64 bits in which every input bit flips half of the output bits.
+A resumed run gives the same bits, and a batch depends neither on the process that computes it nor on the order of
+calls. Each number is a counter passed through the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection of 64
+bits in which every input bit flips half of the output bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _64_BITS = (1 << 64) - 1
 
 
 class Stream(IntEnum):
-    """What random numbers are for: two uses of one seed must not see the same ones.
+    """Purpose of random numbers. Different streams of one seed give different numbers.
 
     >>> bool(uniforms(0, 0, [0], 1, stream=Stream.AUGMENT) == uniforms(0, 0, [0], 1, stream=Stream.MIXUP))
     False
@@ -33,7 +33,7 @@ class Stream(IntEnum):
 
 
 def uniforms(seed: int, epoch: int, indices: npt.ArrayLike, count: int, *, stream: int = 0) -> npt.NDArray[np.float64]:
-    """Uniform numbers [N, count] in [0, 1) for N indices; `stream` keeps different uses of one seed apart.
+    """Uniform numbers [N, count] in [0, 1) for N indices; `stream` separates different uses of one seed.
 
     >>> draws = uniforms(0, 5, [7, 8, 9], 2)
     >>> draws.shape

@@ -1,8 +1,8 @@
-"""Which examples each step of an epoch sees: one global sequence for (seed, epoch), cut into batches, cut by rank.
+"""Index batches of an epoch: one global sequence per (seed, epoch), cut into batches, then split by rank.
 
-The sequence is a permutation of the data or, `balanced`, as many draws with P(x, y) = 1 / (K n_y): first a class,
-then an example of it. Batch b is the b-th slice of it, and each of the processes takes its part of every batch, so
-together they see the same batches however many they are.
+The sequence is a permutation of the data or, if `balanced`, N draws with P(x, y) = 1 / (K n_y): first a class, then an
+example of it. Batch b is its b-th slice. Each process takes its share of every batch, so the global batches do not
+depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def epoch_batches(
     world_size: int = 1,
     drop_last: bool = True,
 ) -> list[Indices]:
-    """The index batches of one epoch for one of `world_size` processes; `batch_size` is that of all together.
+    """Index batches of one epoch for process `rank` of `world_size`; `batch_size` is the global batch size.
 
-    An incomplete last batch is dropped unless it is the only one, or `drop_last` is off.
+    An incomplete last batch is dropped, unless it is the only one or `drop_last` is off.
 
     >>> labels = np.array([0, 0, 0, 0, 1, 1])
     >>> [len(batch) for batch in epoch_batches(labels, batch_size=4, seed=0, epoch=0, drop_last=False)]
@@ -51,7 +51,7 @@ def epoch_batches(
 
 
 def _balanced_sequence(labels: Labels, seed: int, epoch: int) -> Indices:
-    """N draws: a class uniformly at random, then the next example of its shuffled deck, reshuffled when used up."""
+    """N draws: a uniformly random class, then the next example of its shuffled deck, reshuffled when empty."""
     total = len(labels)
     members = np.bincount(labels)
     present = np.flatnonzero(members)
@@ -59,7 +59,7 @@ def _balanced_sequence(labels: Labels, seed: int, epoch: int) -> Indices:
     drawn = present[(choice * len(present)).astype(np.int64)]
     wanted = np.bincount(drawn, minlength=len(members))
 
-    # One row for every card dealt: each example once per deck of its class, ordered by class, deck, chance.
+    # One row per card: each example once per deck of its class, ordered by class, deck, chance.
     decks = -(-wanted // np.maximum(members, 1))
     card = np.repeat(np.arange(total), decks[labels])
     deck = np.arange(len(card)) - np.repeat(np.cumsum(decks[labels]) - decks[labels], decks[labels])

@@ -1,4 +1,4 @@
-"""A look at a data set in the terminal: its parts, its groups of classes, and the long tail as a picture."""
+"""Show a data set in the terminal: its sets, its class groups, and a bar chart of the long tail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS, WIDTH = 24, 48
 
 
 def show(data: LongTailData) -> RenderableType:
-    """Sizes, imbalance and groups, and a bar for each class, or for each of 24 ranges of classes of similar size.
+    """Sizes, imbalance and class groups, and a bar per class, or for each of 24 ranges of classes of similar size.
 
     >>> from rich import print
     >>> from srepr.data import load
@@ -63,6 +63,6 @@ def _histogram(data: LongTailData) -> Table:
 
 
 def _bar(share: float) -> str:
-    """Full blocks and one of eighths; never empty, so that the tail is seen."""
+    """Full blocks and one of eighths; never empty, so the tail stays visible."""
     eighths = max(1, round(share * WIDTH * 8))
     return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()

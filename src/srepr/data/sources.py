@@ -1,6 +1,6 @@
-"""Every source of data by name or path, and the one way from it to a long-tailed data set.
+"""All data sources by name or path, and how each becomes a long-tailed data set.
 
-read the source -> long-tail the training part -> hold a validation part out, where the protocol says so
+read the source -> subsample the training set -> hold out a validation set, under the protocol "holdout"
 """
 
 from __future__ import annotations
@@ -27,17 +27,21 @@ PROTOCOLS = ("paper", "holdout")
 
 @dataclass(frozen=True)
 class Entry:
-    """A source of data: a row of the table that `srepr data list` prints."""
+    """A data source: a row of `srepr data list`.
+
+    >>> NAMED["cifar10-lt"].how_to_get
+    'srepr data get cifar10-lt --data-dir DIR'
+    """
 
     name: str
     classes: int | None
-    """None where it depends on the data."""
+    """None if it depends on the data."""
     what: str
     how_to_get: str
     reader: str
-    """A module of `srepr.data` with a function `read(path)`; it gets the options that it has keywords for."""
+    """Module of `srepr.data` with a function `read(path)`, which gets the options that it has keywords for."""
     imbalance: float | None = None
-    """To which the training set is subsampled by default; None if it is long-tailed already."""
+    """Default imbalance of the training set; None if it is long-tailed already."""
     embedded: bool = False
     """Whether it needs no files."""
 
@@ -67,7 +71,7 @@ NAMED: dict[str, Entry] = {
         ),
     )
 }
-"""Benchmarks by name. A new one is a reader and a row."""
+"""Benchmarks by name. To add one, write a reader and add a row."""
 OWN: dict[str, Entry] = {
     "": Entry(
         "FOLDER",
@@ -81,11 +85,15 @@ OWN: dict[str, Entry] = {
         "FILE.npz", None, "arrays of images or vectors", "x and y, or x_train, y_train, x_test and y_test", "arrays"
     ),
 }
-"""Your own data by the suffix of their path; a folder has none."""
+"""Formats of your own data by path suffix; a folder has none."""
 
 
 def catalogue() -> list[Entry]:
-    """Every source: the named benchmarks, then the formats of your own data."""
+    """All sources: the named benchmarks, then the formats of your own data.
+
+    >>> [entry.name for entry in catalogue() if entry.classes is None]
+    ['FOLDER', 'FILE.csv', 'FILE.npz']
+    """
     return [*NAMED.values(), *OWN.values()]
 
 
@@ -102,13 +110,12 @@ def load(
     image_size: int | None = None,
     skip_bad_images: bool = False,
 ) -> LongTailData:
-    """Load a named data set from `data_dir`, or a folder, .csv or .npz file by its path.
+    """Load a named benchmark from `data_dir`, or your own folder, .csv or .npz file by path.
 
-    `imbalance` with its `profile`, or `counts` for each class, subsample the training set; by default the CIFARs are
-    subsampled to 0.01, the digits to 0.02, and other data are not. The protocol "paper", the default of the named
-    benchmarks, trains on the full training set. "holdout", the default of your own data, keeps the fraction `holdout`
-    of each class for validation, or the data's own validation set. `image_size` and `skip_bad_images` are for image
-    files.
+    `imbalance` with `profile`, or `counts` per class, subsamples the training set. By default the CIFARs are
+    subsampled to 0.01, the digits to 0.02, and other data not at all. The protocol "paper", the default for
+    benchmarks, trains on the full training set. "holdout", the default for your own data, adds a validation set: the
+    data's own, or the fraction `holdout` of each class. `image_size` and `skip_bad_images` apply to image files.
 
     >>> data = load("digits-lt", imbalance=0.1, protocol="holdout")
     >>> data.describe()["sizes"]
@@ -170,7 +177,7 @@ def _read(
 
 
 def _profile_counts(available: Counts, imbalance: float | None, profile: str) -> Counts:
-    """The profile laid over the classes from the largest to the smallest, as far as they have the examples."""
+    """Counts of the profile, applied from the largest class to the smallest and capped at the available examples."""
     if profile not in PROFILES:
         raise unknown("profile", profile, PROFILES)
     if imbalance is None:

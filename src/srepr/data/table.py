@@ -1,4 +1,4 @@
-"""A CSV file with a row for each image: `path,label` and, where the parts are fixed, `split`."""
+"""A CSV file with a row per image: `path,label` and, optionally, `split`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PARTS = {"train": "train", "val": "validation", "valid": "validation", "validat
 
 
 def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    r"""Read a CSV of images, their paths relative to it; labels are class names or numbers, in sorted order.
+    r"""Read a CSV of images. Paths are relative to the file; classes are names or numbers, sorted.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:

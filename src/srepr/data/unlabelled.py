@@ -1,7 +1,6 @@
-"""What people want predictions for: image files, folders of them, a table or an array; no labels.
+"""Inputs for prediction, without labels: image files, folders of them, a table or an array.
 
-Inputs take the way that those of an evaluation take. Pictures are decoded when they are asked for, so that any number
-of them fits into memory.
+Inputs are prepared as for evaluation. Images are decoded on demand, so any number of them fits into memory.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from srepr.errors import InputError
 
 
 class Unlabelled(NamedTuple):
-    """Inputs, and what each of them is called in the answer."""
+    """Inputs, and the name of each in the predictions."""
 
     names: Sequence[str]
     examples: Examples
@@ -36,7 +35,7 @@ class Unlabelled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pictures(FileExamples):
-    """Image files as in an evaluation: the central `fraction` of the shorter side, scaled; gray for one channel.
+    """Image files as in evaluation: the central `fraction` of the shorter side, resized; grey for one channel.
 
     >>> part = Pictures(Path("birds"), ("1.jpg",), np.zeros(1, dtype=np.int64), ("wren",), size=32, channels=1)
     >>> part.shape
@@ -46,15 +45,15 @@ class Pictures(FileExamples):
     channels: int = 3
     fraction: float = 224 / 256
     skip_bad: bool = False
-    """An image that cannot be decoded is NaN, instead of the end."""
+    """Return NaN for an unreadable image instead of raising."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input, (C, size, size)."""
+        """Shape of one input, (C, size, size)."""
         return self.channels, self.size, self.size
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
-        """The inputs at the indices, float32 and normalised; there is no augmentation here."""
+        """Normalised float32 inputs at `indices`; never augmented."""
         pixels = np.zeros((len(indices), self.size, self.size, self.channels), dtype=np.uint8)
         bad = np.zeros(len(indices), dtype=np.bool_)
         box = partial(central_box, fraction=self.fraction)
@@ -73,10 +72,10 @@ class Pictures(FileExamples):
 
 
 def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: bool = False) -> Unlabelled:
-    """The inputs that the paths stand for, made ready for the network that `about` describes.
+    """Read the inputs at `paths`, prepared for the network that `about` describes.
 
-    Images, folders (with everything below them, sorted) and CSV files with a column `path` may be mixed; an .npy or
-    .npz file of arrays, or a CSV file of numbers for a network that takes vectors, stands alone.
+    Images, folders (searched recursively, sorted) and CSV files with a column `path` may be mixed. An .npy or .npz
+    file, or a CSV file of numbers for a network that takes vectors, must be the only path.
 
     >>> about = About(network="mlp", options={}, class_names=("a", "b"), counts=(9, 3), shape=(2,), mean=(0.0, 0.0),
     ...               std=(1.0, 1.0))
@@ -109,7 +108,7 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
         mean=about.mean,
         std=about.std,
         channels=about.shape[0],
-        # Small images are taken whole: so is a folder of them for training.
+        # Small images are used whole, as in training.
         fraction=1.0 if about.shape[1] <= SMALL else 224 / 256,
         skip_bad=skip_bad_images,
     )
@@ -121,7 +120,7 @@ def _vectors(about: About) -> bool:
 
 
 def _files(path: Path) -> list[tuple[str, Path]]:
-    """The image files that a path stands for, each with its name in the answer."""
+    """Image files at a path, each with its name in the predictions."""
     if path.is_dir():
         found = sorted(
             file
@@ -166,7 +165,7 @@ def _array(path: Path) -> npt.NDArray[Any]:
 
 
 def _table(path: Path, columns: int) -> npt.NDArray[np.float64]:
-    """The numbers of a CSV file with a first line of names; a column `label` is left out."""
+    """Numbers of a CSV file with a header line; a column `label` is ignored."""
     with path.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.reader(lines)
         kept = [place for place, name in enumerate(next(rows, [])) if name.strip() != "label"]

@@ -1,4 +1,4 @@
-"""The model card: what a model is, what it was trained on, how well it works, and what it is not for.
+"""The model card: what a model is, what it was trained on, how well it works, and its limits.
 
 `gather` collects the facts, which go into every exported file as JSON; `model_card` writes them as Markdown.
 """
@@ -87,9 +87,8 @@ def _what(facts: Mapping[str, Any]) -> str:
     shape = facts["shape"]
     kind = f"images {shape} (channels, height, width)" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
     return (
-        f"It takes {kind} and answers with a probability for each class, in one forward pass. The logits z are also "
-        f"a Dirichlet, alpha = exp(z / {facts['temperature']:g}): a small sum of alpha is an input that it knows "
-        "little about."
+        f"It takes {kind} and gives a probability for each class in one forward pass. The logits z also define a "
+        f"Dirichlet, alpha = exp(z / {facts['temperature']:g}): a smaller sum of alpha is a less certain model."
     )
 
 
@@ -121,8 +120,8 @@ def _metrics(facts: Mapping[str, Any]) -> str:
             cells = [column.cell(measured.get(name)) for name, column in COLUMNS.items()]
             rows.append(f"| {' | '.join([part, format(measured['n'], ','), *cells])} |")
     if not rows:
-        return "Not measured: there was no test part."
-    heading = f"| part | examples | {' | '.join(column.title for column in COLUMNS.values())} |"
+        return "Not measured: there was no test set."
+    heading = f"| set | examples | {' | '.join(column.title for column in COLUMNS.values())} |"
     table = "\n".join([heading, "|---" * (2 + len(COLUMNS)) + "|", *rows])
     return f"{table}\n\nAccuracy in per cent; many, medium and few by the number of training examples, as above."
 
@@ -132,7 +131,7 @@ def _calibration(facts: Mapping[str, Any]) -> str:
     if not bins:
         return "Not measured."
     rows = [f"| {row['confidence']:.3f} | {row['accuracy']:.3f} | {row['count']:,.0f} |" for row in bins]
-    heading = f"Expected calibration error {facts['metrics']['ece']:.3f} on the test part, over these bins:"
+    heading = f"Expected calibration error {facts['metrics']['ece']:.3f} on the test set, over these bins:"
     return "\n".join([heading, "", "| confidence | accuracy | examples |", "|---|---|---|", *rows])
 
 
@@ -141,15 +140,15 @@ def _limits(facts: Mapping[str, Any]) -> str:
     fewest = facts["class_names"][int(counts.argmin())]
     prior = facts.get("prior")
     mix = (
-        "The probabilities are for classes that come as often as its training made it expect: a re-trained head, "
-        "equally often; the network of stage 1, as in the training data."
+        "The probabilities assume the class prior of its training: equal shares for a re-trained head, the shares of "
+        "the training data for a network of stage 1."
         if prior is None
-        else f"The probabilities are for a known mix of the classes (from {min(prior):.3g} to {max(prior):.3g} of the "
-        "inputs); the metrics above were measured without it."
+        else f"The probabilities assume a given class prior (shares from {min(prior):.3g} to {max(prior):.3g}); the "
+        "metrics above were measured without it."
     )
     return (
-        "For inputs like those it was trained on; it answers with one of its classes whatever it is shown. A class "
-        f"with few examples ({fewest}: {counts.min():,}) is known less well than the average says: look at its own "
+        "Use it for inputs like its training data. It answers every input with one of its classes. Rare classes "
+        f"({fewest}: {counts.min():,} training examples) can be much less accurate than the average: check their own "
         f"accuracy first. {mix}"
     )
 

@@ -1,11 +1,11 @@
-"""`srepr export`: a classifier as a file that needs nothing of its run, in one of three formats.
+"""`srepr export`: a classifier as a single file, in one of three formats.
 
     safetensors   weights and how to build the network; takes normalised inputs      FILE.safetensors and FILE.json
     torch         a torch.export program; takes raw inputs                            FILE.pt2
     onnx          a graph for any runtime; takes raw inputs                           FILE.onnx
 
-Raw inputs are pixels from 0 to 1, float32 [B, C, H, W], or vectors [B, D] as they were in the training data; the batch
-has any size. The model card is in each file, and beside it as FILE.md.
+Raw inputs are pixels from 0 to 1, float32 [B, C, H, W], or vectors [B, D] as in the training data, in batches of any
+size. Each file contains the model card, which is also written to FILE.md.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ RAW_VECTORS = "float32 [B, D], not normalised"
 
 
 class FromRaw(nn.Module):
-    """Raw inputs in, `probabilities` and `logits` [B, K] out: the normalisation is part of it.
+    """From raw inputs to `probabilities` and `logits` [B, K]; includes the normalisation.
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
     ...               mean=(0.0,) * 4, std=(1.0,) * 4)
-    >>> {name: output.shape for name, output in FromRaw(Classifier(about.build()), about)(torch.zeros(5, 4)).items()}
+    >>> {name: output.shape for name, output in FromRaw(Classifier(nn.Linear(4, 2)), about)(torch.zeros(5, 4)).items()}
     {'probabilities': torch.Size([5, 2]), 'logits': torch.Size([5, 2])}
     """
 
@@ -71,7 +71,7 @@ def export(
     prior: str | None = None,
     opset: int | None = None,
 ) -> list[Path]:
-    """Write the classifier of a run folder, or of an exported file, and return the files, the model first.
+    """Export the classifier of a run folder or of an exported file; returns the files, the model first.
 
     >>> export(Path("nowhere"), Path("model.onnx"), "onnx")
     Traceback (most recent call last):
@@ -110,11 +110,11 @@ def export(
 
 
 def torch_program(raw: FromRaw, about: About, facts: dict[str, Any]) -> bytes:
-    """The bytes of a .pt2 file for `torch.export.load`; its extra files are the facts and the model card.
+    """The bytes of a .pt2 file for `torch.export.load`; the facts and the model card are its extra files.
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
     ...               mean=(0.0,) * 4, std=(1.0,) * 4)
-    >>> content = torch_program(FromRaw(Classifier(about.build()), about), about, {"model_card": "# Two classes"})
+    >>> content = torch_program(FromRaw(Classifier(nn.Linear(4, 2)), about), about, {"model_card": "# Two classes"})
     >>> torch.export.load(io.BytesIO(content)).module()(torch.zeros(3, 4))["logits"].shape
     torch.Size([3, 2])
     """
@@ -127,11 +127,11 @@ def torch_program(raw: FromRaw, about: About, facts: dict[str, Any]) -> bytes:
 
 
 def trial_inputs(path: Path, raw: FromRaw, about: About) -> list[Tensor]:
-    """Raw inputs to try an export with, one and five at a time: random and, where the run's data are, real ones.
+    """Raw inputs to check an export with, in batches of one and five: random ones and, if available, training data.
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
     ...               mean=(0.0,) * 4, std=(1.0,) * 4)
-    >>> raw = FromRaw(Classifier(about.build()), about)
+    >>> raw = FromRaw(Classifier(nn.Linear(4, 2)), about)
     >>> [len(batch) for batch in trial_inputs(Path("model.safetensors"), raw, about)]
     [1, 5]
     """

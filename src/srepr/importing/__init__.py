@@ -1,1 +1,1 @@
-"""Checkpoints of other projects, read without executing anything: `srepr import` and `srepr train --from`."""
+"""Read other projects' checkpoints without executing them: `srepr import` and `srepr train --from`."""

@@ -1,4 +1,4 @@
-"""From a checkpoint to a network: depths, widths, experts and classes are read off the shapes of its tensors."""
+"""Build a network from a checkpoint; depths, widths, experts and classes follow from the tensor shapes."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ STAGE = re.compile(r"layer(\d+)(?:s\.(\d+))?\.(\d+)\.")  # stage, expert, block
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Another project's network, built here, and what is known of where it is from."""
+    """A network built from another project's checkpoint, and its origin."""
 
     network: nn.Module
     options: dict[str, Any]
-    """What `srepr.models.build("resnet", classes, ...)` makes the same network of."""
+    """Options that build the same network with `srepr.models.build("resnet", classes, ...)`."""
     classes: int
     layout: str
     foreign: tuple[str, ...]
-    """The classes that the file carries beside its tensors; they were not built."""
+    """Classes that the file names besides its tensors; they were not instantiated."""
 
 
 def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) -> Checkpoint:
-    """The network of another project's checkpoint, in eval mode; the file is read as data and nothing is executed.
+    """Build the network of another project's checkpoint, in eval mode. Nothing in the file is executed.
 
-    `scale` is that of cosine classifiers, which no project keeps in its files: 30 in all of them.
+    `scale` is the scale of cosine classifiers. Checkpoints do not store it; all supported projects use 30.
 
     >>> from srepr.models import resnet8
     >>> path = getfixture("tmp_path") / "checkpoint.pth"
@@ -52,12 +52,12 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
         options = described(parts.body)
         tensors = {**renamed(parts.body, options), **classifier(parts, options, scale)}
         classes = len(tensors["fc.weight"])
-        with torch.device("meta"):  # nothing is allocated before the shapes are known to be the file's
+        with torch.device("meta"):  # allocate nothing until the shapes match the file
             network = build(NETWORK, classes, **options)
         network = filled(network, tensors)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:  # of shapes that do not go together
+    except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:  # inconsistent shapes
         raise InputError(f"{path}: its tensors make no network ({error}). Is it a ResNet?") from None
     return Checkpoint(network=network.eval(), options=options, classes=classes, layout=name, foreign=content.foreign)
 
@@ -65,7 +65,7 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
 def load_checkpoint(
     path: Path, data: LongTailData, *, layout: str = "auto", scale: float = 30.0
 ) -> tuple[nn.Module, About]:
-    """The network of another project's checkpoint, and its description for the data that it is to be used with.
+    """The network of another project's checkpoint, and its metadata for `data`.
 
     >>> from srepr.data import load
     >>> from srepr.models import resnet8
@@ -79,7 +79,7 @@ def load_checkpoint(
 
 
 def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module, About]:
-    """The network and its description for these data, which must have its classes and channels."""
+    """The network and its metadata for `data`, which must have the same classes and channels."""
     shape = data.train.shape
     here = {"classes": len(data.class_names), "channels": shape[0] if len(shape) == 3 else 0}
     for name, there in {"classes": found.classes, "channels": found.options["channels"]}.items():
@@ -92,7 +92,7 @@ def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module
 
 
 def described(body: Tensors) -> dict[str, Any]:
-    """The options of `StagedResNet`, beside its classifier's, that a body's names and shapes stand for.
+    """Options of `StagedResNet`, except the classifier's, inferred from tensor names and shapes.
 
     >>> from srepr.models import resnext50
     >>> with torch.device("meta"):
@@ -121,7 +121,7 @@ def described(body: Tensors) -> dict[str, Any]:
         "stem": stem[0],
         "kernel": stem[2],
         "bottleneck": bottleneck,
-        # Numbers are counted, not believed: a name can claim a billion blocks.
+        # Count the blocks, do not trust the numbers: a name can claim a billion blocks.
         "depths": tuple(len({block for at, _, block in found if at == stage}) for stage in stages),
         "widths": widths,
         "squeeze": widths[0] // middle[0] if bottleneck else 4,
@@ -133,13 +133,13 @@ def described(body: Tensors) -> dict[str, Any]:
 
 
 def renamed(body: Tensors, options: dict[str, Any]) -> Tensors:
-    """The body with the one name that differs between projects, that of the shortcuts, as the blocks here have it."""
+    """Rename the shortcuts, the only names that differ between projects, as in `srepr.models`."""
     old, new = (".shortcut.", ".downsample.") if options["bottleneck"] else (".downsample.", ".shortcut.")
     return {name.replace(old, new): tensor for name, tensor in body.items()}
 
 
 def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
-    """The tensors of `fc`, the mean of the experts' heads side by side; `options` learn of its bias and scale.
+    """Tensors of `fc`, the mean of the experts' heads on concatenated features; sets its bias and scale in `options`.
 
     >>> parts = Parts({}, [(torch.ones(2, 3), torch.ones(2)), (3 * torch.ones(2, 3), torch.ones(2))])
     >>> classifier(parts, {"widths": (3,), "experts": 2}, scale=30.0)["fc.weight"][0]
@@ -168,7 +168,7 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
 
 
 def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
-    """A network without memory, given the tensors: each has its place, and each place its tensor.
+    """Load the tensors into a network on the meta device; names and shapes must match exactly.
 
     >>> layer = nn.Linear(2, 2, device="meta")
     >>> filled(layer, {"weight": torch.ones(2, 2), "bias": torch.ones(2), "more": torch.ones(1)})
@@ -176,7 +176,7 @@ def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
     srepr.errors.InputError: 1 of its tensors have no place in the network: more. ...
     """
     own = network.state_dict()
-    # Files from before PyTorch 0.4.1 lack these counters, which nothing here reads.
+    # Files from before PyTorch 0.4.1 lack these counters, which are not used here.
     counters = [name for name in own if name.endswith(".num_batches_tracked")]
     tensors = dict.fromkeys(counters, torch.tensor(0)) | tensors
     problems = {

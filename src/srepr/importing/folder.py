@@ -1,4 +1,4 @@
-"""`srepr import`: another project's checkpoint as a run folder, for `retrain`, `evaluate` and `train --from`."""
+"""`srepr import`: turn a checkpoint into a run folder for `retrain`, `evaluate` and `train --from`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def import_checkpoint(
     workers: int = 0,
     quiet: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Make a run folder of a checkpoint and of the data that it was trained on; its metrics on them, as `swa`.
+    """Create a run folder from a checkpoint and its training data; returns the metrics, under `swa`.
 
-    The posterior is one set of weights, without spread. An import that was cut short is finished by the same call.
+    The posterior has a single capture and no variance. The same call completes an interrupted import.
 
     >>> import torch
     >>> from srepr.models import resnet8

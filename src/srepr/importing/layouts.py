@@ -1,11 +1,11 @@
-"""Which project a checkpoint is from, told by its container and names, and its tensors under the names used here.
+"""Recognise a checkpoint's project by its container and tensor names, and rename its tensors.
 
-Every layout is a function from a file's content to `Parts`, or to None where the content is of another one:
+Every layout is a function from a file's content to `Parts`, or None if the content has another layout:
 
-    body      conv1, bn1, layer1.., and layer3s.E.. for what each expert has for itself
-    heads     (weight, bias) of the classifier of each expert
-    factors   [K], what the logits are multiplied with (LWS), where there is such a thing
-    normed    whether a head without bias is a cosine one, whose weight is [L, K]
+    body      conv1, bn1, layer1.., and layer3s.E.. for the stages of expert E
+    heads     (weight, bias) of each expert's classifier
+    factors   [K], by which the logits are multiplied (LWS), or None
+    normed    whether a head without bias is a cosine classifier, with weight [L, K]
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WRAPPERS = ("module.", "_orig_mod.")
 
 
 class Parts(NamedTuple):
-    """A checkpoint taken apart; see the module."""
+    """The parts of a checkpoint; see the module docstring."""
 
     body: Tensors
     heads: list[tuple[Tensor, Tensor | None]]
@@ -34,7 +34,7 @@ class Parts(NamedTuple):
 
 
 def take_apart(content: Any, layout: str = "auto") -> tuple[str, Parts]:
-    """The layout and the parts of a checkpoint's content.
+    """Layout and parts of a checkpoint; "auto" tries every layout.
 
     >>> take_apart({"epoch": 3})
     Traceback (most recent call last):
@@ -54,7 +54,7 @@ def take_apart(content: Any, layout: str = "auto") -> tuple[str, Parts]:
 
 
 def mislas(content: Mapping[str, Any]) -> Parts | None:
-    """`state_dict_model`, `state_dict_classifier`, and after its second stage `state_dict_lws_model`."""
+    """`state_dict_model`, `state_dict_classifier` and, after stage 2, `state_dict_lws_model`."""
     if not {"state_dict_model", "state_dict_classifier"} <= content.keys():
         return None
     learned = tensors_of(content.get("state_dict_lws_model", {})).get("learned_norm")
@@ -63,7 +63,7 @@ def mislas(content: Mapping[str, Any]) -> Parts | None:
 
 
 def classifier_balancing(content: Mapping[str, Any]) -> Parts | None:
-    """`state_dict_best` with `feat_model` and `classifier`; LWS has `scales` beside `fc` (OLTR is the same)."""
+    """`state_dict_best` with `feat_model` and `classifier`; LWS adds `scales` to `fc` (OLTR is the same)."""
     best = content.get("state_dict_best")
     if not isinstance(best, dict) or not {"feat_model", "classifier"} <= best.keys():
         return None
@@ -73,7 +73,7 @@ def classifier_balancing(content: Mapping[str, Any]) -> Parts | None:
 
 
 def ride(content: Mapping[str, Any]) -> Parts | None:
-    """RIDE and SADE: all below `backbone`, a head in `linears` for each expert; what predicts early exits is left."""
+    """RIDE and SADE: all below `backbone`, a head in `linears` per expert; early-exit predictors are dropped."""
     state = below("backbone.", weights(content))
     heads = [head_of(state, f"linears.{expert}") for expert in range(len(below("linears.", state)))]
     found = [head for head in (*heads, head_of(state, "linear")) if head]
@@ -81,7 +81,7 @@ def ride(content: Mapping[str, Any]) -> Parts | None:
 
 
 def bcl(content: Mapping[str, Any]) -> Parts | None:
-    """The network below `encoder`, the classifier `fc`; the heads of the contrastive loss are left."""
+    """The network below `encoder`, the classifier `fc`; the heads of the contrastive loss are dropped."""
     state = weights(content)
     body, head = below("encoder.", state), head_of(state, "fc")
     return Parts(body, [head], normed=True) if "conv1.weight" in body and head else None
@@ -106,14 +106,14 @@ def huggingface(content: Mapping[str, Any]) -> Parts | None:
 
 
 def ldam(content: Mapping[str, Any]) -> Parts | None:
-    """LDAM-DRW and CMO: the classifier is `linear`, plain or normed."""
+    """LDAM-DRW and CMO: the classifier is `linear`, plain or normalised."""
     state = weights(content)
     head = head_of(state, "linear")
     return Parts(without(state, "linear."), [head], normed=True) if head else None
 
 
 def plain(content: Mapping[str, Any]) -> Parts | None:
-    """The names of torchvision and timm."""
+    """Names of torchvision and timm."""
     state = weights(content)
     for name in ("fc", "head.fc", "head", "classifier"):
         head = head_of(state, name)
@@ -134,7 +134,7 @@ LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Parts | None]] = {
 
 
 def weights(content: Mapping[str, Any]) -> Tensors:
-    """The state dict in a checkpoint: under one of the usual names, or the checkpoint itself.
+    """The state dict of a checkpoint: under one of the usual keys, or the checkpoint itself.
 
     >>> import torch
     >>> weights({"epoch": 3, "state_dict": {"module.fc.bias": torch.zeros(2)}})
@@ -145,7 +145,7 @@ def weights(content: Mapping[str, Any]) -> Tensors:
 
 
 def tensors_of(state: Any) -> Tensors:
-    """The tensors of a state dict, without the prefixes that DataParallel and torch.compile put before every name."""
+    """Tensors of a state dict, without the name prefixes of DataParallel and torch.compile."""
     tensors = {key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)}
     for prefix in WRAPPERS:
         if tensors and all(key.startswith(prefix) for key in tensors):
@@ -154,7 +154,7 @@ def tensors_of(state: Any) -> Tensors:
 
 
 def without(state: Tensors, *prefixes: str) -> Tensors:
-    """A state dict without what is below the prefixes.
+    """The state dict without names that start with a prefix.
 
     >>> list(without({"conv1.weight": Tensor(1), "fc.weight": Tensor(1)}, "fc."))
     ['conv1.weight']
@@ -163,10 +163,6 @@ def without(state: Tensors, *prefixes: str) -> Tensors:
 
 
 def head_of(state: Tensors, name: str) -> tuple[Tensor, Tensor | None] | None:
-    """(weight, bias) of the classifier of that name, where there is one.
-
-    >>> head_of({"fc.weight": Tensor(1)}, "linear") is None
-    True
-    """
+    """(weight, bias) of the classifier `name`, or None if it does not exist."""
     weight = state.get(f"{name}.weight")
     return None if weight is None or weight.dim() != 2 else (weight, state.get(f"{name}.bias"))

@@ -1,9 +1,8 @@
-"""Pickles read as data: the opcodes are interpreted here, and nothing that they name is ever imported or called.
+"""Read pickles as data: the opcodes are interpreted here, and no name in them is ever imported or called.
 
 A pickle is a program for a stack machine. Its instructions build lists, dicts and numbers, which is harmless, and call
-things by name (REDUCE, NEWOBJ, BUILD, ...), which is how a malicious file takes over. This machine knows no names: a
-call is made only where the reader of the file gives a function for exactly that name, and any other becomes an inert
-`Foreign`, whatever it is given.
+functions by name (REDUCE, NEWOBJ, BUILD, ...), which lets a malicious file run code. This machine calls only functions
+that its caller registers by name. Any other call returns an inert `Foreign`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 HARMLESS_BUILTINS = re.compile(
     r"builtins\.(bool|bytearray|bytes|complex|dict|float|frozenset|int|list|object|range|set|slice|str|tuple)"
 )
-# Who names one of these in a checkpoint wants it called. Nothing would be: the list only decides what is reported.
+# Only an attack names these in a checkpoint. None would be called: the list only decides what is reported.
 DANGEROUS = re.compile(
     r"(os|posix|nt|posixpath|ntpath|sys|subprocess|importlib|runpy|pty|socket|shutil|_?operator|_?functools|ctypes|code"
     r"|codeop|marshal|_?pickle|pydoc|webbrowser|multiprocessing|threading|_thread|signal|asyncio|concurrent|http"
@@ -33,16 +32,12 @@ DANGEROUS = re.compile(
 
 
 class Malicious(Exception):  # noqa: N818  (what the file is, not an error of the program)
-    """The pickle names something that has no business in a checkpoint; its one argument is that name."""
+    """The pickle names a function that does not belong in a checkpoint; the argument is that name."""
 
 
 @dataclass(frozen=True)
 class Foreign:
-    """A name in a pickle, or (`made`) whatever a call of it would have made.
-
-    >>> Foreign("parse_config.ConfigParser")
-    Foreign(name='parse_config.ConfigParser', made=False)
-    """
+    """A name in a pickle or, if `made`, the result of calling it."""
 
     name: str
     made: bool = False
@@ -50,7 +45,7 @@ class Foreign:
 
 @dataclass
 class Machine:
-    """Reads pickles: `rebuild` are the functions for the names that may be called, `persistent` resolves storages.
+    """Reads pickles. `rebuild` maps names that may be called to functions; `persistent` resolves storages.
 
     >>> import collections, io, pickle
     >>> file = io.BytesIO(pickle.dumps({"epoch": 3, "args": collections.Counter("aab")}))
@@ -64,10 +59,10 @@ class Machine:
     rebuild: Mapping[str, Callable[..., Any]]
     persistent: Callable[[Any], Any]
     foreign: list[str] = field(default_factory=list)
-    """The names that were found and not called, in their order."""
+    """Names that were called in the pickle but not executed, in order."""
 
     def read(self, file: Any) -> Any:  # long: one case for each opcode
-        """The value of the next pickle in what can be read like a file; any exception where it is broken."""
+        """Value of the next pickle in a file-like object. A broken pickle may raise any exception."""
         stack: list[Any] = []
         marked: list[list[Any]] = []  # the stacks below each MARK
         memo: dict[int, Any] = {}
@@ -155,27 +150,27 @@ class Machine:
                     function, *items = since_mark()
                     stack.append(self.call(function, items))
                 case "BUILD":
-                    stack.pop()  # the state that an object would be given
+                    stack.pop()  # discard the object's state
                 case "PERSID" | "BINPERSID":
                     stack.append(self.persistent(value if opcode.name == "PERSID" else stack.pop()))
                 case "EXT1" | "EXT2" | "EXT4" | "NEXT_BUFFER" | "READONLY_BUFFER":
                     raise ValueError(f"the opcode {opcode.name} belongs to no checkpoint")
                 case _:
                     stack.append(value)  # a number, a string or bytes
-        raise ValueError("it has no end")  # genops says so itself; this is for the type checker
+        raise ValueError("it has no end")  # genops raises this itself; for the type checker
 
     def named(self, module: Any, name: Any) -> Foreign:
-        """The stand-in for a name; one that only an attacker would use is reported."""
+        """Stand-in for a name; raises Malicious for a dangerous name."""
         if not isinstance(module, str) or not isinstance(name, str):
             raise ValueError("it names something by what is not a string")
-        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))  # of Python 2
+        module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))  # Python 2
         full = f"{module}.{name}"
         if DANGEROUS.fullmatch(full) and not HARMLESS_BUILTINS.fullmatch(full):
             raise Malicious(full)
         return Foreign(full)
 
     def call(self, function: Any, arguments: Any) -> Any:
-        """What a call makes: something real for the names in `rebuild`, and an inert stand-in for all others."""
+        """Result of a call: a real value for names in `rebuild`, an inert stand-in for all others."""
         if not isinstance(function, Foreign):
             raise ValueError(f"it calls {type(function).__name__} instead of a name")
         if function.name in self.rebuild and not function.made:
@@ -186,7 +181,7 @@ class Machine:
 
 
 def extend(target: Any, items: list[Any]) -> None:
-    """Add to a list; what is foreign takes nothing in.
+    """Extend a list; a stand-in ignores the items.
 
     >>> extend(found := [1], [2, 3])
     >>> found
@@ -197,7 +192,7 @@ def extend(target: Any, items: list[Any]) -> None:
 
 
 def update(target: Any, items: list[Any]) -> None:
-    """Set the keys and values that stand in turn in `items`; what is foreign takes nothing in.
+    """Set alternating keys and values in a dict; a stand-in ignores them.
 
     >>> update(found := {}, ["lr", 0.1])
     >>> found
@@ -208,7 +203,7 @@ def update(target: Any, items: list[Any]) -> None:
 
 
 def as_dict(pairs: Any = ()) -> dict[Any, Any]:
-    """A dict of those pairs whose key is a string, a number or None: hashing deep tuples could exhaust the C stack.
+    """A dict of the pairs whose key is a string, a number or None: hashing deep tuples could exhaust the C stack.
 
     >>> as_dict([("a", 1), ((), 2)])
     {'a': 1}

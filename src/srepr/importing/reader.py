@@ -1,11 +1,11 @@
-"""Checkpoint files into Python dicts and tensors, without executing anything: torch's two formats, and safetensors.
+"""Read checkpoints into dicts and tensors without executing them: torch's two formats, and safetensors.
 
     zip (torch >= 1.6)    NAME/data.pkl, and a member NAME/data/KEY with the bytes of each storage
-    legacy                pickles of a magic number, a version, the machine, the object and the storages' keys, and
-                          then for each key its length and bytes
+    legacy                pickles of a magic number, a version, the machine, the object and the storage keys, then
+                          the length and bytes of each storage
     safetensors           a flat dict of tensors
 
-A tensor is a storage seen through (offset, size, stride); all three are checked against the bytes that are there.
+A tensor is a view (offset, size, stride) of a storage; all three are checked against the available bytes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ DTYPES = {
 
 
 class Content(NamedTuple):
-    """What a file holds, and the names of the classes in it that were not built."""
+    """Content of a file, and the names of its classes that were not instantiated."""
 
     value: Any
     foreign: tuple[str, ...]
 
 
 def read(path: Path) -> Content:
-    """The content of a checkpoint; a file that is malicious, damaged or none is refused in one line.
+    """Content of a checkpoint. A malicious, damaged or unknown file raises a one-line InputError.
 
     >>> path = getfixture("tmp_path") / "model.pth"
     >>> torch.save({"epoch": 3, "w": torch.ones(2), "machine": torch.device("cpu")}, path)
@@ -61,7 +61,7 @@ def read(path: Path) -> Content:
         raise InputError(f"{path} is not a file. Name a checkpoint.")
     with path.open("rb") as file:
         start = file.read(9)
-    if start[8:] == b"{":  # after the length of its header
+    if start[8:] == b"{":  # safetensors: a JSON header after its 8-byte length
         return Content(load_tensors(path)[0], ())
     formats = {b"PK": read_zip, b"\x80": read_legacy}
     known = [function for first, function in formats.items() if start.startswith(first)]
@@ -70,15 +70,15 @@ def read(path: Path) -> Content:
     try:
         return known[0](path)
     except Malicious as error:
-        name = ascii(error.args[0])[1:-1][:80]  # as long as the attacker likes, with any characters
+        name = ascii(error.args[0])[1:-1][:80]  # an attacker chooses its length and characters
         raise InputError(f"{path} is malicious: it has {name} called. Nothing was executed. Delete it.") from None
-    except Exception as error:  # a file can be broken in every way
+    except Exception as error:  # a broken file can raise anything
         reason = f"{type(error).__name__}: {error}"[:200]
         raise InputError(f"{path} is damaged, or no checkpoint of PyTorch ({reason}). Fetch it again.") from None
 
 
 def read_zip(path: Path) -> Content:
-    """A file of torch.save since 1.6. Members are looked up in the archive, never in the file system."""
+    """Read a file of torch.save since 1.6. Members are looked up in the archive, never in the file system."""
     storages: dict[str, Tensor] = {}
     with zipfile.ZipFile(path) as archive:
         members = {member.filename: member for member in archive.infolist()}
@@ -101,7 +101,7 @@ def read_zip(path: Path) -> Content:
 
 
 def read_legacy(path: Path) -> Content:
-    """A file of torch.save before 1.6: the storages' bytes come after the tensors that look at them."""
+    """Read a file of torch.save before 1.6: the storages' bytes come after the tensors that view them."""
     storages: dict[str, Tensor] = {}
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         room = len(content)
@@ -127,10 +127,10 @@ def read_legacy(path: Path) -> Content:
 
 
 def machine_for(storage: Callable[[torch.dtype, str, int], Tensor]) -> Machine:
-    """A machine that can build dicts and tensors over the storages (dtype, key, length), and nothing else."""
+    """A machine that can only build dicts, and tensors over `storage(dtype, key, length)`."""
 
     def persistent(identity: Any) -> Tensor | Foreign:
-        if identity[0] == "module":  # a class with its source code, of a whole pickled model
+        if identity[0] == "module":  # a class with its source code, from a fully pickled model
             return Foreign("module")
         kind, storage_type, key, _device, length, *views = identity
         if kind != "storage" or any(views) or not isinstance(key, str) or not is_size([length]):
@@ -149,7 +149,7 @@ def machine_for(storage: Callable[[torch.dtype, str, int], Tensor]) -> Machine:
 
 
 def tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
-    """A view of a storage that stays inside it, and is not larger than it.
+    """View of a storage, checked to lie inside it and to be no larger than it.
 
     >>> tensor(torch.arange(6), 1, (2, 2), (2, 1))
     tensor([[1, 2],
@@ -167,7 +167,7 @@ def tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[i
 
 
 def of_bytes(content: bytes) -> Tensor:
-    """The bytes as a tensor, also where there are none.
+    """The bytes as a uint8 tensor, which may be empty.
 
     >>> of_bytes(b"ab"), of_bytes(b"")
     (tensor([97, 98], dtype=torch.uint8), tensor([], dtype=torch.uint8))
@@ -176,7 +176,7 @@ def of_bytes(content: bytes) -> Tensor:
 
 
 def is_size(numbers: Sequence[Any]) -> bool:
-    """Whether all are whole numbers that a file can hold.
+    """Whether all are integers that a file can hold.
 
     >>> is_size([3, 0]), is_size([-1]), is_size(["3"]), is_size([2**70])
     (True, False, False, False)

@@ -1,4 +1,4 @@
-"""A network to continue from: of a run folder, of srepr's own files, or of another project's checkpoint."""
+"""Initial network for `train --from`: from a run folder, a model of srepr, or another project's checkpoint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from srepr.storage.tensors import load_tensors
 
 
 def start_network(path: Path, data: LongTailData) -> Start:
-    """The network of a run folder, of a model written by srepr, or of a checkpoint that `srepr import` knows.
+    """Load a network from a run folder, a model saved by srepr, or a checkpoint that `srepr import` supports.
 
     >>> from srepr.data import load
     >>> start_network(Path("nothing.pth"), load("digits-lt"))

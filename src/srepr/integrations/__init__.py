@@ -1,4 +1,4 @@
-"""The method inside the training loops of other libraries: Lightning, Hugging Face, scikit-learn.
+"""Integrations with other training libraries: Lightning, Hugging Face, scikit-learn.
 
-Each module imports the library it is named after, and nothing here imports them.
+Each module imports the library it is named after; this package imports none of them.
 """

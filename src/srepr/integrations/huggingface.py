@@ -1,6 +1,6 @@
-"""SWA and SWAG inside a `transformers.Trainer`: the weights are captured as it trains (paper, section 2.2).
+"""SWA and SWAG with `transformers.Trainer`: a callback captures the weights (paper, section 2.2).
 
-The posterior is kept in the Trainer's own checkpoints, as checkpoint-STEP/posterior.safetensors.
+The Trainer's checkpoints include the posterior, as checkpoint-STEP/posterior.safetensors.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from srepr.storage.tensors import load_tensors, save_tensors
 
 
 class PosteriorCallback(TrainerCallback):
-    """Collects `posterior` once `start` of the training is done, after each epoch; for `srepr.retrain` afterwards.
+    """Captures `posterior` after each epoch, once `start` of the training is done; pass it to `srepr.retrain`.
 
-    A `start` with a decimal point is a share of the training, a whole number an epoch. With `steps` weights are
-    captured after every so many optimizer steps instead: a fine-tuning of three epochs has too few ends. `lr` holds
-    all learning rates constant from `start` on, where the Trainer's schedule would let them fall to 0 and the weights
-    come to rest. A training that is resumed from a checkpoint in its output_dir goes on to the same bits.
+    A float `start` is a fraction of the training, an integer is an epoch. `steps` captures every `steps` optimizer
+    steps instead; use it for short fine-tuning, where epochs give too few captures. `lr` holds all learning rates
+    constant from `start` on; set it if the Trainer's schedule decays to 0, where the weights stop moving. Resuming
+    from a checkpoint in output_dir gives the same bits.
 
     >>> state = TrainerState(epoch=1.5, global_step=30, max_steps=40)
     >>> PosteriorCallback(start=0.5).progress(state), PosteriorCallback(start=2).progress(state)
@@ -41,21 +41,21 @@ class PosteriorCallback(TrainerCallback):
         lr: float | None = None,
     ) -> None:
         if start < 0 or (isinstance(start, float) and start >= 1):
-            raise InputError(f"start is {start}: give a share of the training such as 0.75, or an epoch such as 2")
+            raise InputError(f"`start` is {start}: give a share of the training such as 0.75, or an epoch such as 2")
         if steps is not None and steps < 1:
-            raise InputError(f"steps is {steps}: give 1 to capture after each step, or more")
+            raise InputError(f"`steps` is {steps}: give 1 to capture after each step, or more")
         self.start, self.steps, self.classifier, self.lr = start, steps, classifier, lr
 
     def progress(self, state: TrainerState) -> float:
-        """How much of the training is done, measured as `start` is: weights are captured where it is more."""
+        """Training progress in the unit of `start`; weights are captured once it exceeds `start`."""
         return state.epoch or 0.0 if isinstance(self.start, int) else state.global_step / state.max_steps
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Begin a posterior, or go on with that of the checkpoint that the Trainer has resumed from."""
+        """Create the posterior, or restore it from the checkpoint that the Trainer resumes from."""
         if self.steps is None and not has_length(kwargs["train_dataloader"]):
-            raise InputError("the training data has no length, so that epochs have no end: give steps=")
+            raise InputError("the training data has no length, so that epochs have no end: give `steps`")
         self.posterior = Posterior(kwargs["model"], classifier=self.classifier)
         if self.progress(state) > self.start:
             path = self._path(args, state)
@@ -66,7 +66,7 @@ class PosteriorCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Hold the learning rate, which the scheduler has set after the step before."""
+        """Set the learning rate to `lr` again: the scheduler changes it after every step."""
         if self.lr is not None and self.progress(state) >= self.start:
             for group in kwargs["optimizer"].param_groups:
                 group["lr"] = self.lr
@@ -74,14 +74,14 @@ class PosteriorCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Capture; also at the end of an epoch, where a checkpoint may be written before `on_epoch_end` is called."""
+        """Capture, also at the end of an epoch: a checkpoint may be written before `on_epoch_end` is called."""
         due = float(state.epoch or 0).is_integer() if self.steps is None else state.global_step % self.steps == 0
         if due and self.progress(state) > self.start:
             assert self.posterior is not None
             self.posterior.update(kwargs["model"])
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Put the posterior into the checkpoint that the Trainer has just written."""
+        """Save the posterior in the checkpoint that the Trainer has just written."""
         if self.progress(state) > self.start and state.is_world_process_zero:
             assert self.posterior is not None
             save_tensors(self._path(args, state), self.posterior.state_dict())

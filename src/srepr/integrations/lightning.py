@@ -1,4 +1,4 @@
-"""SWA and SWAG inside a `lightning.Trainer`: the weights are captured at the end of epochs (paper, section 2.2)."""
+"""SWA and SWAG with `lightning.Trainer`: a callback captures the weights after epochs (paper, section 2.2)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from srepr.posterior import Posterior
 
 
 class PosteriorCallback(Callback):
-    """Collects `posterior` from the epoch `start` on, after every `every`-th; for `srepr.retrain` afterwards.
+    """Captures `posterior` from epoch `start` on, after every `every`-th epoch; pass it to `srepr.retrain`.
 
-    A `start` with a decimal point is a share of the Trainer's max_epochs, a whole number an epoch. `module` names the
-    network inside the LightningModule, "model" for `self.model`; without it the whole LightningModule is captured.
-    `lr` holds all learning rates constant from `start` on, whatever the schedulers say. The Trainer's checkpoints
-    contain the posterior, so that `fit(ckpt_path=...)` goes on to the same bits. In a run of several processes each
-    has all of it; sharded weights (FSDP) cannot be captured.
+    A float `start` is a fraction of the Trainer's max_epochs, an integer is an epoch. `module` names the network
+    inside the LightningModule, "model" for `self.model`; by default the whole LightningModule is captured. `lr` holds
+    all learning rates constant from `start` on and overrides the schedulers. Checkpoints include the posterior, so
+    `fit(ckpt_path=...)` gives the same bits. With several processes, each holds the full posterior; sharded weights
+    (FSDP) are not supported.
 
     >>> callback = PosteriorCallback(start=0.5, module="model", lr=0.02)
     >>> trainer = Trainer(max_epochs=20, callbacks=[callback], accelerator="cpu", logger=False)
@@ -39,30 +39,30 @@ class PosteriorCallback(Callback):
         lr: float | None = None,
     ) -> None:
         if start < 0 or (isinstance(start, float) and start >= 1):
-            raise InputError(f"start is {start}: give a share of the epochs such as 0.75, or an epoch such as 15")
+            raise InputError(f"`start` is {start}: give a share of the epochs such as 0.75, or an epoch such as 15")
         if every < 1:
-            raise InputError(f"every is {every}: give 1 to capture after each epoch, 2 after every other")
+            raise InputError(f"`every` is {every}: give 1 to capture after each epoch, 2 after every other")
         self.start, self.every, self.module, self.classifier, self.lr = start, every, module, classifier, lr
         self._restored: Mapping[str, Tensor] = {}
 
     def first_epoch(self, trainer: Trainer) -> int:
-        """The first epoch, from 0, after which weights are captured."""
+        """First epoch, counted from 0, after which weights are captured."""
         if isinstance(self.start, int):
             return self.start
         if trainer.max_epochs is None or trainer.max_epochs < 1:
-            raise InputError(f"start={self.start} is a share of max_epochs, which the Trainer does not have: set it")
+            raise InputError(f"`start` is {self.start}, a share of max_epochs, which the Trainer does not have: set it")
         return int(self.start * trainer.max_epochs)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin a posterior, or go on with that of the checkpoint."""
-        self.first_epoch(trainer)  # complains now, not at the end of an epoch
+        """Create the posterior, or restore it from the checkpoint."""
+        self.first_epoch(trainer)  # fail now, not at the end of an epoch
         self.posterior = Posterior(self._network(pl_module), classifier=self.classifier)
         if self._restored:
             self.posterior.load_state_dict(self._restored)
             self._restored = {}
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Hold the learning rate, which the schedulers have set after the batch before."""
+        """Set the learning rates to `lr` again: the schedulers change them."""
         if self.lr is not None and trainer.current_epoch >= self.first_epoch(trainer):
             for optimizer in trainer.optimizers:
                 for group in optimizer.param_groups:
@@ -71,18 +71,18 @@ class PosteriorCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Capture after the last batch: a checkpoint that the validation after it writes has this epoch in it."""
+        """Capture after the last batch, so a checkpoint written by the validation that follows includes this epoch."""
         epochs = trainer.current_epoch - self.first_epoch(trainer)
         if trainer.is_last_batch and epochs >= 0 and epochs % self.every == 0:
             assert self.posterior is not None
             self.posterior.update(self._network(pl_module))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint of the Trainer keeps."""
+        """State of the posterior, for the Trainer's checkpoints."""
         return {} if self.posterior is None else dict(self.posterior.state_dict())
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep it until the network is there."""
+        """Keep the state until the network exists."""
         self._restored = state_dict
 
     def _network(self, pl_module: LightningModule) -> Any:

@@ -1,4 +1,4 @@
-"""A classifier as an ONNX graph, tried in onnxruntime before anyone gets it."""
+"""Export a classifier as an ONNX graph and verify it in onnxruntime."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ TOLERANCE = 1e-4
 
 
 def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], *, opset: int | None = None) -> bytes:
-    """The bytes of an .onnx file with the input `inputs` and the outputs `probabilities` and `logits`, any batch size.
+    """Bytes of an .onnx file with input `inputs` and outputs `probabilities` and `logits`, for any batch size.
 
-    `raw` answers with a dict of these outputs. On each of the trial batches onnxruntime must agree with it to 1e-4.
-    The facts are in the file's metadata: class names, normalisation and model card by name, everything as `srepr`.
+    `raw` returns a dict of these outputs. onnxruntime must agree with it to 1e-4 on each batch in `trials`. The
+    metadata holds all `facts` under `srepr`, and class names, normalisation, inputs and model card under their own
+    names.
 
-    >>> class Doubling(nn.Module):
-    ...     def forward(self, inputs):
-    ...         return {"probabilities": (2 * inputs).softmax(-1), "logits": 2 * inputs}
-    >>> facts = {"class_names": ["a", "b"], "normalisation": {}, "inputs": "float32 [B, 2]", "model_card": "# Double"}
-    >>> graph = onnx_graph(Doubling(), [torch.ones(1, 2), torch.ones(3, 2)], facts)
+    >>> onnx_graph(nn.Identity(), [torch.ones(1, 2)], {}, opset=3)
+    Traceback (most recent call last):
+    srepr.errors.InputError: `opset` is 3: it must lie in 18 .. ...
     """
     try:
         import onnx
@@ -40,7 +39,7 @@ def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], 
         raise InputError(f"{error.name} is not installed. Install it with: pip install 'srepr[onnx]'") from None
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not OLDEST_OPSET <= opset <= newest:
-        raise InputError(f"--opset is {opset}: it must lie in {OLDEST_OPSET} .. {newest}.")
+        raise InputError(f"`opset` is {opset}: it must lie in {OLDEST_OPSET} .. {newest}.")
     example = torch.zeros(2, *trials[0].shape[1:])
     with _quiet():
         program = torch.onnx.export(
@@ -65,24 +64,24 @@ def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], 
     content: bytes = graph.SerializeToString()
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of a binding: there is no class of it to name
-        raise InputError(f"onnxruntime does not take the graph ({error}). Try a lower --opset.") from None
+    except Exception as error:  # the C++ binding exports no common class
+        raise InputError(f"onnxruntime does not take the graph ({error}). Try a lower `opset`.") from None
     for batch in trials:
         with torch.no_grad():
             expected = raw(batch)
         for name, found in zip(expected, session.run(list(expected), {"inputs": batch.numpy()}), strict=True):
-            # Also relative: logits of a thousand do not have 1e-4 in single precision.
+            # Also relative: float32 cannot resolve 1e-4 in logits of 1000.
             if not np.allclose(found, expected[name].numpy(), rtol=TOLERANCE, atol=TOLERANCE):
                 raise InputError(
                     f"the {name} of onnxruntime differ from torch's by more than {TOLERANCE:g}: nothing was written. "
-                    "Try another --opset, or another version of onnxruntime."
+                    "Try another `opset`, or another version of onnxruntime."
                 )
     return content
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter says about its own progress and about packages that it does not need."""
+    """Silence the exporter's progress messages and its warnings about optional packages."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -22,27 +22,25 @@ from srepr.models import build
 from srepr.models.call import call, eval_mode
 
 Array = npt.NDArray[Any]
-SMALLEST_BATCH = 32  # below, the statistics of a batch are mostly noise
+SMALLEST_BATCH = 32  # smaller batches have noisy statistics
 PREDICT_BATCH = 1024
 
 
 class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A network whose rare classes work and whose probabilities can be believed, for balanced class frequencies.
+    """Classifier for long-tailed data: accurate on rare classes, with calibrated probabilities.
 
-    Every class is treated as equally frequent in `predict` and `predict_proba`, whatever the training data say.
+        model = LongTailClassifier(epochs=20).fit(X, y)
+        probabilities = model.predict_proba(X_test)
+
+    `predict` and `predict_proba` assume a uniform class prior, whatever the class frequencies in the training data.
 
     `network` is a name of `srepr.models` ("mlp", "resnet8", ...), a function from the number of classes to an
-    nn.Module, or an nn.Module, which is copied and trained from where it stands. `hidden` and `dropout` are the width
-    of "mlp" and the share of its units that are dropped. `batch_size` is the largest: less data comes in batches of a
-    tenth of it, but of at least 32 rows. `standardize` shifts and scales each column, or channel of an image, to mean
-    0 and variance 1. The other settings are those of `srepr.fit`.
+    nn.Module, or an nn.Module, which is copied and trained from its current weights. `hidden` and `dropout` are the
+    width and the dropout rate of "mlp". `batch_size` is the maximum: small data sets use a tenth of their rows, but at
+    least 32. `standardize` scales each column, or channel of an image, to mean 0 and variance 1. The other parameters
+    are those of `srepr.fit`.
 
     After `fit`: `classes_`, `n_features_in_`, and `network_`, an nn.Module in float64 on the CPU.
-
-    >>> from sklearn.datasets import load_wine
-    >>> X, y = load_wine(return_X_y=True)
-    >>> LongTailClassifier(epochs=20).fit(X, y).score(X, y) > 0.95
-    True
     """
 
     def __init__(
@@ -73,7 +71,7 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> LongTailClassifier:
-        """Train the network, then its classifier again; `y` are labels of any kind that scikit-learn knows."""
+        """Train the network, then re-train its classifier; `y` holds labels of any type that scikit-learn supports."""
         X, y = validate_data(self, X, y, dtype=np.float64, allow_nd=True, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
@@ -95,11 +93,11 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             samples=self.samples,
             seed=seed,
             quiet=True,
-        ).double()  # so that a row's probabilities do not depend on the rows beside it
+        ).double()  # a row's probabilities must not depend on the other rows
         return self
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities [N, K] of the classes in the order of `classes_`, in float64."""
+        """Class probabilities [N, K] in float64, in the order of `classes_`."""
         return self._map(X, lambda inputs: call(self.network_, inputs).softmax(-1))
 
     def predict(self, X: Any) -> Array:
@@ -109,7 +107,7 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return chosen
 
     def predict_uncertainty(self, X: Any) -> Array:
-        """Mutual information [N]: how much of the doubt about a row is the model's own ignorance."""
+        """Mutual information [N]: the model's own (epistemic) share of the uncertainty."""
         return self._map(X, lambda inputs: self.network_.predict(inputs).mutual_information)
 
     def _map(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
@@ -120,14 +118,14 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return torch.cat(parts).numpy()
 
     def _inputs(self, X: Array) -> Tensor:
-        """Standardized, as [N, D] or [N, C, H, W]."""
+        """Standardized inputs, [N, D] or [N, C, H, W]."""
         last = _channels_last(X)
         scaled = self.scaler_.transform(last.reshape(-1, last.shape[-1])).reshape(last.shape)
         return torch.from_numpy(np.moveaxis(scaled, -1, 1))
 
     def _build(self, inputs: Tensor, seed: int) -> nn.Module:
         classes = len(self.classes_)
-        with seeded((), seed):  # the first weights follow from the seed; no global generator moves
+        with seeded((), seed):  # weights depend on the seed only; global generators are restored
             if self.network == "mlp":
                 size = inputs[0].numel()
                 return build("mlp", classes, inputs=size, width=self.hidden, dropout=self.dropout)
@@ -144,7 +142,7 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _channels_last(X: Array) -> Array:
-    """Rows as they are, images as [N, H, W, C]: what is standardized together has one place in the last axis."""
+    """Tables unchanged, images as [N, H, W, C]: each entry of the last axis is standardized separately."""
     if X.ndim not in (2, 3, 4):
         raise InputError(f"X has shape {X.shape}: pass a table [N, D], or images [N, H, W] or [N, C, H, W]")
     return X[..., None] if X.ndim == 3 else np.moveaxis(X, 1, -1)

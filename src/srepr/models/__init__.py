@@ -1,8 +1,4 @@
-"""Networks by name, and the tools that take any network apart: features, classifier, BatchNorm.
-
->>> sum(p.numel() for p in resnet32(10).parameters())
-464154
-"""
+"""Networks by name, and tools that split any network: features, classifier, BatchNorm."""
 
 import inspect
 from collections.abc import Callable
@@ -55,7 +51,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, classes: int, **options: Any) -> nn.Module:
-    """The network of that name. It takes `channels` for images or `inputs` for vectors, and options of its own.
+    """Build a network by name. `options` are `channels` for images or `inputs` for vectors, and its own.
 
     >>> build("resnet8", 10, channels=1).conv1.in_channels
     1

@@ -1,10 +1,10 @@
-"""BatchNorm statistics for weights that were never trained as they are: an average of weights, or a draw around it.
+"""BatchNorm statistics for weights that were not trained as such: averaged weights, or a draw around them.
 
 With n_i values per channel in batch i, of mean m_i and (biased) variance v_i, and N = sum_i n_i,
 
     mean = sum_i n_i m_i / N,    variance = (sum_i n_i (v_i + m_i^2) / N - mean^2) N / (N - 1),
 
-which are the mean and the unbiased variance of all N values together, in whatever batches they came.
+the mean and the unbiased variance of all N values, independent of the batch split.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,11 +23,11 @@ from srepr.models.split import unwrap
 def update_batchnorm(
     model: nn.Module, batches: Iterable[Any], *, reduce: Callable[[Tensor], Tensor] | None = None
 ) -> None:
-    """Recompute the running statistics of every BatchNorm layer over the batches of inputs, in place.
+    """Recompute the running statistics of every BatchNorm layer over batches of inputs, in place.
 
-    Each batch is normalised by its own statistics, as in training; dropout and the like are off. A layer that keeps no
-    running statistics or is not reached stays as it is, and a single value per channel, which has no variance, is
-    normalised but not counted. In a distributed run `reduce` sums a tensor over the processes.
+    Each batch is normalised by its own statistics, as in training; dropout is off. Layers that track no running
+    statistics, or are not reached, stay unchanged. A single value per channel has no variance and is normalised but
+    not counted. In a distributed run, `reduce` sums a tensor over the processes.
 
     >>> model = nn.BatchNorm1d(1)
     >>> update_batchnorm(model, [torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[3.0], [4.0]])])
@@ -38,7 +38,7 @@ def update_batchnorm(
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
     if not layers:
         return
-    # For each layer N, then the sums of n m and of n (v + m^2).
+    # Per layer: N, then the sums of n m and of n (v + m^2).
     totals = [torch.zeros(1 + 2 * layer.num_features, dtype=torch.float64) for layer in layers]
     hooks = [hook for layer, total in zip(layers, totals, strict=True) for hook in _accumulate(layer, total)]
     momenta = [layer.momentum for layer in layers]
@@ -46,7 +46,7 @@ def update_batchnorm(
     try:
         with torch.no_grad(), eval_mode(model):
             for layer in layers:
-                layer.momentum = 1.0  # after a batch the running statistics are those of the batch
+                layer.momentum = 1.0  # the running statistics become those of the last batch
             for inputs in batches:
                 call(model, inputs)
     finally:
@@ -71,7 +71,7 @@ def _accumulate(layer: _BatchNorm, total: Tensor) -> tuple[RemovableHandle, Remo
     def before(module: _BatchNorm, args: tuple[Tensor]) -> None:
         module.training = args[0].numel() > module.num_features
         if module.training:
-            module.reset_running_stats()  # or a NaN would outlive a momentum of 1
+            module.reset_running_stats()  # otherwise a NaN survives a momentum of 1
 
     def after(module: _BatchNorm, args: tuple[Tensor], output: Tensor) -> None:
         if module.training:

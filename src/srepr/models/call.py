@@ -1,7 +1,7 @@
-"""How any model is called: its inputs put where its weights are, its logits found in what it returns.
+"""Call any model: move its inputs to its device, and find the logits in its output.
 
-A model takes the input, several as its arguments, or a dict as keywords, and answers with logits in one of the usual
-wrappings.
+A model takes one input, several as positional arguments, or a dict as keyword arguments, and returns logits in one of
+the usual containers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,9 +16,9 @@ from srepr.errors import InputError
 
 
 def call(model: nn.Module, inputs: Any) -> Tensor:
-    """The model's logits; the inputs are brought to the device and the precision of its first floating-point weight.
+    """Logits of the model. Inputs are moved to the device and dtype of its first floating-point weight.
 
-    A dict is given as keywords, a tuple or list as arguments.
+    A dict is passed as keyword arguments, a tuple or list as positional arguments.
 
     >>> call(nn.Linear(3, 2), torch.zeros(4, 3, dtype=torch.float64)).shape
     torch.Size([4, 2])
@@ -34,7 +34,7 @@ def call(model: nn.Module, inputs: Any) -> Tensor:
 
 
 def logits_in(model: nn.Module, output: Any) -> Tensor:
-    """The logits in what the model has returned: bare, first in a tuple, or as `.logits` or ["logits"].
+    """Logits in a model's output: a tensor, the first item of a tuple, `.logits` or ["logits"].
 
     >>> logits_in(nn.Identity(), {"loss": None, "logits": torch.zeros(2, 3)}).shape
     torch.Size([2, 3])
@@ -51,7 +51,7 @@ def logits_in(model: nn.Module, output: Any) -> Tensor:
 
 
 def placed(inputs: Any, like: Tensor) -> Any:
-    """The inputs on the device, and where they are floating-point in the dtype, of a weight of the model.
+    """Inputs on the device of `like`; floating-point inputs also get its dtype.
 
     >>> placed({"x": torch.zeros(2), "ids": torch.tensor([1])}, torch.zeros(1, dtype=torch.float16))["x"].dtype
     torch.float16
@@ -67,7 +67,7 @@ def placed(inputs: Any, like: Tensor) -> Any:
 
 
 def to_device(inputs: Any, device: torch.device | str) -> Any:
-    """The inputs with every tensor in them, however nested in dicts, tuples and lists, on the device.
+    """Move every tensor in nested dicts, tuples and lists to the device.
 
     >>> to_device({"ids": torch.tensor([1]), "name": "a"}, "cpu")
     {'ids': tensor([1]), 'name': 'a'}
@@ -84,7 +84,7 @@ def to_device(inputs: Any, device: torch.device | str) -> Any:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Every module in eval mode inside the block; afterwards each has its own flag again, also after an error.
+    """Put every module in eval mode inside the block, then restore each module's flag, even after an error.
 
     >>> model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(3).eval())
     >>> with eval_mode(model):

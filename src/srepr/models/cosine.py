@@ -1,8 +1,8 @@
-"""The cosine classifier, of one network or of several experts: directions count, lengths do not.
+"""Cosine classifier of one network or of several experts: logits depend on directions, not on lengths.
 
     z_k = (1 / E) sum_e s_e cos(x_e, w_ke)
 
-With u(.) for "each of the E parts brought to length 1" this is linear in u(x), which is how stage 2 treats it:
+With u(.), which scales each of the E parts to length 1, this is linear in u(x). Stage 2 uses this form:
 
     z = W' u(x),      w'_ke = (s_e / E) w_ke / |w_ke|
 """
@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 
 class Cosine(nn.Module):
-    """Learned directions and a fixed scale; E numbers as the scale are E experts, whose logits are averaged.
+    """Learned directions and a fixed scale. A scale of E numbers means E experts, whose logits are averaged.
 
-    Features [..., E L] and weight [K, E L] hold the experts' parts side by side.
+    Features [..., E L] and weight [K, E L] concatenate the experts' parts.
 
     >>> head = Cosine(torch.tensor([[2.0, 0.0], [0.0, 5.0]]), scale=30.0)
     >>> head(torch.tensor([3.0, 4.0])).tolist()
@@ -34,16 +34,12 @@ class Cosine(nn.Module):
         self.register_buffer("scale", torch.as_tensor(scale).to(weight, copy=True))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits [..., K].
-
-        >>> Cosine(torch.eye(2), scale=10.0)(torch.tensor([[7.0, 0.0]])).tolist()
-        [[10.0, 0.0]]
-        """
+        """Logits [..., K]."""
         return F.linear(unit_parts(features, self.scale), on_unit_parts(self.weight, self.scale))
 
 
 def unit_parts(features: Tensor, scale: Tensor) -> Tensor:
-    """u(x): features [..., E L] with each of their E parts, one for each number in the scale, of length 1.
+    """u(x): features [..., E L] with each of the E parts, one per entry of `scale`, scaled to length 1.
 
     >>> unit_parts(torch.tensor([3.0, 4.0, 0.0, 9.0]), scale=torch.ones(2))
     tensor([0.6000, 0.8000, 0.0000, 1.0000])
@@ -52,7 +48,7 @@ def unit_parts(features: Tensor, scale: Tensor) -> Tensor:
 
 
 def on_unit_parts(weight: Tensor, scale: Tensor) -> Tensor:
-    """W', the weight [K, E L] of the linear classifier on u(x) that gives a cosine classifier's logits.
+    """W', the weight [K, E L] of the linear classifier on u(x) that is equal to the cosine classifier.
 
     >>> on_unit_parts(torch.tensor([[3.0, 4.0]]), scale=torch.tensor(10.0))
     tensor([[6., 8.]])

@@ -1,8 +1,8 @@
-"""BatchNorm folded into the convolution before it, for inference.
+"""Fold BatchNorm into the preceding convolution, for inference.
 
     s (W x + b - mean) + shift  =  (s W) x + (s (b - mean) + shift),      s = scale / sqrt(variance + eps)
 
-Which layer follows which is read off a symbolic trace; the copy keeps its class, its forward and its other names.
+A symbolic trace gives the order of the layers; the copy keeps its class, its forward and its other names.
 """
 
 import copy
@@ -24,9 +24,9 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def fold_batchnorm(model: nn.Module) -> nn.Module:
-    """A copy in eval mode, with an identity for every BatchNorm whose only input is the output of a convolution.
+    """Copy in eval mode; every BatchNorm that only follows a convolution is folded into it and becomes an identity.
 
-    A model that cannot be traced (its forward branches on values) is copied as it is.
+    A model that cannot be traced (its forward branches on values) is copied unchanged.
 
     >>> folded = fold_batchnorm(nn.Sequential(nn.Conv2d(1, 2, 3, bias=False), nn.BatchNorm2d(2)))
     >>> folded
@@ -40,7 +40,7 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
         return folded
     try:
         graph = _ConvolutionTracer().trace(folded)
-    except Exception:  # whatever the model's own code raises when it is given proxies
+    except Exception:  # the model's code can raise anything on proxies
         return folded
     for convolution, norm in _pairs(folded, graph):
         swap(folded, convolution, fuse_conv_bn_eval(convolution, norm))
@@ -49,7 +49,7 @@ def fold_batchnorm(model: nn.Module) -> nn.Module:
 
 
 class _ConvolutionTracer(Tracer):
-    """Looks only into modules that hold a convolution, so that what the others do cannot stop the trace."""
+    """Traces only into modules that contain a convolution, so other modules cannot break the trace."""
 
     proxy_buffer_attributes = True
 
@@ -77,10 +77,10 @@ def _pairs(model: nn.Module, graph: Graph) -> list[tuple[Any, Any]]:
 
 
 def _tensors(layer: nn.Module) -> Iterator[Tensor]:
-    """What the model may read by itself, beside calling the layer: folding would change it."""
+    """Tensors that the model may also read directly; folding would change them."""
     return chain(layer.parameters(), layer.buffers())
 
 
 def _plain(layer: nn.Module, types: tuple[type[nn.Module], ...]) -> bool:
-    """Exactly of these types and without hooks: what a subclass, a parametrisation or a hook adds is not folded."""
+    """Exactly one of these types and without hooks: subclasses, parametrisations and hooks are not folded."""
     return type(layer) in types and not layer._forward_pre_hooks and not layer._forward_hooks

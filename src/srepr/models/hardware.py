@@ -1,4 +1,4 @@
-"""Where networks run by default, and how they run fast: memory layout, and compiling if the machine can."""
+"""Default device, and faster execution: memory layout, and torch.compile if it works."""
 
 import copy
 import sys
@@ -27,7 +27,7 @@ def compile_failure() -> str:
 
 
 def can_compile() -> bool:
-    """Whether torch.compile works on this machine; if not, one line on stderr says why."""
+    """Whether torch.compile works on this machine; if not, print the reason to stderr."""
     failure = compile_failure()
     if failure:
         print(f"srepr: continuing without compiling ({failure})", file=sys.stderr)
@@ -35,7 +35,7 @@ def can_compile() -> bool:
 
 
 def channels_last(body: nn.Module) -> nn.Module:
-    """The network with the weights of its 2-d convolutions laid out for speed, in place.
+    """Convert the weights of 2-d convolutions to channels_last, in place, for speed.
 
     >>> channels_last(nn.Conv2d(2, 2, 3)).weight.is_contiguous(memory_format=torch.channels_last)
     True
@@ -47,7 +47,7 @@ def channels_last(body: nn.Module) -> nn.Module:
 
 
 def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callable[[Any], list[Tensor]]:
-    """A function from inputs to the features of each extractor; compiled, one graph serves all their weights.
+    """A function from inputs to the features of each extractor. If compiled, one graph serves all their weights.
 
     >>> run = runner([nn.Linear(2, 2), nn.Linear(2, 2)])
     >>> [features.shape for features in run(torch.zeros(5, 2))]
@@ -55,7 +55,7 @@ def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callab
     """
     if compiled and extractors and can_compile():
         tensors = [{**dict(body.named_parameters()), **dict(body.named_buffers())} for body in extractors]
-        template = copy.deepcopy(extractors[0]).to("meta")  # no weights of its own: no graph for a special case
+        template = copy.deepcopy(extractors[0]).to("meta")  # without weights, so the graph is not specialised
         one = torch.compile(lambda values, inputs: functional_call(template, values, (inputs,)))
         return lambda inputs: [one(values, inputs) for values in tensors]
     return lambda inputs: [call(extractor, inputs) for extractor in extractors]

@@ -1,10 +1,10 @@
-"""A multilayer perceptron for tables: `depth` times linear, BatchNorm, ReLU and dropout, then the classifier."""
+"""Multilayer perceptron for tables: `depth` times linear, BatchNorm, ReLU and dropout, then the classifier."""
 
 from torch import Tensor, nn
 
 
 class MLP(nn.Module):
-    """`features` [B, width] of rows [B, inputs] (anything longer is flattened), and the linear classifier `fc`.
+    """`features` [B, width] of rows [B, inputs] (other shapes are flattened), and the linear classifier `fc`.
 
     >>> import torch
     >>> net = MLP(3, inputs=20, width=32, depth=2, dropout=0.1)
@@ -21,7 +21,7 @@ class MLP(nn.Module):
         self.fc = nn.Linear(width, classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The representation [B, width] that the classifier sees."""
+        """Features [B, width], the input of the classifier."""
         hidden: Tensor = self.hidden(x.flatten(1))
         return hidden
 
@@ -32,7 +32,7 @@ class MLP(nn.Module):
 
 
 def mlp(classes: int, *, inputs: int, width: int = 256, depth: int = 2, dropout: float = 0.0) -> MLP:
-    """A perceptron for rows of `inputs` numbers.
+    """Multilayer perceptron for rows of `inputs` numbers.
 
     >>> mlp(3, inputs=20).fc
     Linear(in_features=256, out_features=3, bias=True)

@@ -1,6 +1,6 @@
 """ResNets for large images (He et al. 2016; ResNeXt: Xie et al. 2017), version 1.5: the 3x3 convolution strides.
 
-Parameter names are torchvision's, so state dicts go both ways.
+Parameter names are torchvision's, so state dicts are interchangeable.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 class ResNet(nn.Module):
     """Four stages of `depths` blocks and `widths` channels: `features` [B, widths[-1]] and the classifier `fc`.
 
-    `block(inputs, outputs, stride)` makes one block.
+    `block(inputs, outputs, stride)` builds one block.
 
     >>> import torch
     >>> net = ResNet(BasicBlock, depths=(1, 1, 1, 1), widths=(8, 16, 32, 64), classes=10)
@@ -49,7 +49,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
-        """The representation [B, L] that the classifier sees."""
+        """Features [B, L], the input of the classifier."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.max_pool2d(x, 3, stride=2, padding=1)
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
@@ -62,7 +62,7 @@ class ResNet(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions around the shortcut; the middle one is `squeeze` times narrower than the output.
+    """1x1, 3x3 and 1x1 convolutions with a shortcut; the 3x3 has 1 / `squeeze` of the output channels.
 
     >>> import torch
     >>> Bottleneck(64, 256, stride=2)(torch.zeros(1, 64, 8, 8)).shape
@@ -81,14 +81,14 @@ class Bottleneck(nn.Module):
         self.downsample = _downsample(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output [B, outputs, H / stride, W / stride]."""
+        """Output [B, outputs, H / stride, W / stride]."""
         y = F.relu(self.bn1(self.conv1(x)))
         y = F.relu(self.bn2(self.conv2(y)))
         return F.relu(self.bn3(self.conv3(y)) + self.downsample(x))
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions around the shortcut.
+    """Two 3x3 convolutions with a shortcut.
 
     >>> import torch
     >>> BasicBlock(64, 128, stride=2)(torch.zeros(1, 64, 8, 8)).shape
@@ -104,7 +104,7 @@ class BasicBlock(nn.Module):
         self.downsample = _downsample(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output [B, outputs, H / stride, W / stride]."""
+        """Output [B, outputs, H / stride, W / stride]."""
         y = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(y)) + self.downsample(x))
 
@@ -116,7 +116,7 @@ def _downsample(inputs: int, outputs: int, stride: int) -> nn.Module:
 
 
 def resnet18(classes: int, *, channels: int = 3) -> ResNet:
-    """ResNet-18, 11.7 million parameters at 1000 classes.
+    """ResNet-18, 11.7 million parameters with 1000 classes.
 
     >>> resnet18(7).fc
     Linear(in_features=512, out_features=7, bias=True)
@@ -126,7 +126,7 @@ def resnet18(classes: int, *, channels: int = 3) -> ResNet:
 
 
 def resnet50(classes: int, *, channels: int = 3) -> ResNet:
-    """ResNet-50, the network of the ImageNet-LT and iNaturalist-2018 tables; 25.6 million parameters.
+    """ResNet-50, used for ImageNet-LT and iNaturalist-2018; 25.6 million parameters.
 
     >>> resnet50(7).fc
     Linear(in_features=2048, out_features=7, bias=True)
@@ -136,7 +136,7 @@ def resnet50(classes: int, *, channels: int = 3) -> ResNet:
 
 
 def resnext50(classes: int, *, channels: int = 3) -> ResNet:
-    """ResNeXt-50 (32x4d): the 3x3 convolutions twice as wide as in ResNet-50, in 32 groups; 25.0 million parameters.
+    """ResNeXt-50 (32x4d): 3x3 convolutions twice as wide as in ResNet-50, in 32 groups; 25.0 million parameters.
 
     >>> resnext50(7).layer1[0].conv2
     Conv2d(128, 128, kernel_size=(3, 3), stride=(1, 1), padding=(1, 1), groups=32, bias=False)

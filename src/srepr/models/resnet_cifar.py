@@ -1,8 +1,8 @@
 """ResNets for small images (He et al. 2016, section 4.2): 6n + 2 layers, in three stages of 16, 32 and 64 channels.
 
-Where a stage halves the image and doubles the channels, the shortcut of option A is free of parameters (every second
-pixel, zeros for the new channels) and that of option B is a 1x1 convolution. ResNet-32 with option A is what
-the long-tailed literature trains on CIFAR; parameter names are those of LDAM-DRW, except for the classifier, `fc`.
+Between stages, the image halves and the channels double. There, shortcut A has no parameters (every second pixel,
+zeros for the new channels) and shortcut B is a 1x1 convolution. The long-tailed literature trains ResNet-32 with
+option A on CIFAR. Parameter names are those of LDAM-DRW, except for the classifier, `fc`.
 """
 
 from typing import Literal
@@ -16,7 +16,7 @@ Shortcut = Literal["A", "B"]
 
 
 class CifarResNet(nn.Module):
-    """A ResNet of 6n + 2 layers: `features` [B, 64] of images [B, channels, H, W], and the linear classifier `fc`.
+    """ResNet of 6n + 2 layers: `features` [B, 64] of images [B, channels, H, W], and the linear classifier `fc`.
 
     >>> import torch
     >>> net = CifarResNet(1, classes=10, channels=1)
@@ -37,7 +37,7 @@ class CifarResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def features(self, x: Tensor) -> Tensor:
-        """The representation [B, 64] that the classifier sees."""
+        """Features [B, 64], the input of the classifier."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         return x.mean((2, 3))
@@ -49,7 +49,7 @@ class CifarResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """relu(x' + bn(conv(relu(bn(conv(x)))))), where x' is x, or x brought to the new shape by the shortcut.
+    """relu(x' + bn(conv(relu(bn(conv(x)))))), where x' is x, or shortcut(x) if the shape changes.
 
     >>> import torch
     >>> BasicBlock(16, 32, stride=2, shortcut="A")(torch.zeros(1, 16, 8, 8)).shape
@@ -73,13 +73,13 @@ class BasicBlock(nn.Module):
             raise InputError(f"shortcut {shortcut!r} is unknown: choose 'A' (no parameters) or 'B' (1x1 convolution)")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output [B, outputs, H / stride, W / stride]."""
+        """Output [B, outputs, H / stride, W / stride]."""
         y = F.relu(self.bn1(self.conv1(x)))
         return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
 
 
 class SubsampleAndPad(nn.Module):
-    """The shortcut of option A: every `stride`-th pixel, and `pad` zero channels on each side of those there are.
+    """Shortcut of option A: every `stride`-th pixel, and `pad` zero channels before and after the existing ones.
 
     >>> import torch
     >>> SubsampleAndPad(stride=2, pad=1)(torch.ones(1, 1, 2, 2)).flatten()
@@ -91,7 +91,7 @@ class SubsampleAndPad(nn.Module):
         self.stride, self.pad = stride, pad
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images of the new shape [B, C + 2 pad, H / stride, W / stride]."""
+        """Output [B, C + 2 pad, H / stride, W / stride]."""
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad))
 
 
@@ -101,7 +101,7 @@ def _stage(n: int, inputs: int, outputs: int, stride: int, shortcut: Shortcut) -
 
 
 def resnet8(classes: int, *, channels: int = 3, shortcut: Shortcut = "A") -> CifarResNet:
-    """ResNet-8, small enough to train on a laptop's processor in seconds.
+    """ResNet-8, small enough to train on a laptop CPU in seconds.
 
     >>> sum(p.numel() for p in resnet8(10, channels=1).parameters())
     75002
@@ -128,7 +128,7 @@ def resnet20(classes: int, *, channels: int = 3, shortcut: Shortcut = "A") -> Ci
 
 
 def resnet32(classes: int, *, channels: int = 3, shortcut: Shortcut = "A") -> CifarResNet:
-    """ResNet-32, the network of the CIFAR10-LT and CIFAR100-LT tables.
+    """ResNet-32, used for CIFAR10-LT and CIFAR100-LT.
 
     >>> sum(p.numel() for p in resnet32(10).parameters())
     464154

@@ -1,9 +1,9 @@
-"""Any nn.Module as features + classifier: find the final linear layer, take its input, put another in its place.
+"""Split any nn.Module into features and classifier: find its final linear layer, take its input, replace it.
 
     logits = classifier(features(x)),   features: input -> [B, L],   classifier: [B, L] -> [B, K]
 
-Nothing here changes the model that is given. Names are dotted module names in the unwrapped model, as in
-`model.named_modules()`; a model that is itself one linear layer has the classifier "".
+Only `swap` changes the model it gets. Names are dotted module names in the unwrapped model, as in
+`model.named_modules()`; a model that is a single linear layer has the classifier "".
 """
 
 import copy
@@ -23,7 +23,7 @@ CONVENTIONAL = ("fc", "classifier", "head", "heads", "linear", "score")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers of (Distributed)DataParallel, AveragedModel, torch.compile and Lightning Fabric.
+    """The model inside (Distributed)DataParallel, AveragedModel, torch.compile and Lightning Fabric wrappers.
 
     >>> layer = nn.Linear(2, 2)
     >>> unwrap(nn.DataParallel(layer)) is layer
@@ -38,7 +38,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 def duplicate(model: nn.Module) -> nn.Module:
-    """A copy of the unwrapped model; what a pass with gradients has left in it is copied without its history.
+    """Copy of the unwrapped model; tensors that a forward pass left in it are copied without autograd history.
 
     >>> layer = nn.Linear(2, 2)
     >>> layer.last = layer(torch.zeros(1, 2))
@@ -54,13 +54,13 @@ def duplicate(model: nn.Module) -> nn.Module:
 
 
 def find_classifier(model: nn.Module, example: Any = None, *, name: str | None = None) -> str:
-    """The dotted name of the layer that makes the logits: nn.Linear, or any leaf module with a matrix `weight`.
+    """Dotted name of the layer that computes the logits: nn.Linear, or any leaf module with a matrix `weight`.
 
-    With `example`, one batch of inputs (a tensor, or a dict of keyword arguments), the model says so itself: the layer
-    is the one whose output is the model's, or the only one whose output has that shape, or would after a pooling of
-    what lies between batch and classes. Without, it is read off the
-    structure: among the layers under a conventional name (fc, classifier, head, ...), or among all where there is no
-    such name, the only one whose output no later layer could take in. A `name` that is given is only checked.
+    With `example`, one batch of inputs (a tensor, or a dict of keyword arguments), the model is run. The classifier is
+    then the layer whose output is the model's, or the only one whose output has that shape, possibly after pooling the
+    axes between batch and classes. Without it, the structure decides: among the layers under a conventional name (fc,
+    classifier, head, ...), or among all if there is none, the only one whose output fits no later layer. `name` skips
+    the search and is only checked.
 
     >>> find_classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
     '2'
@@ -105,7 +105,7 @@ def _by_structure(linear: Mapping[str, nn.Module]) -> list[str]:
 
 
 def _sizes(module: nn.Module) -> tuple[set[int], set[int]]:
-    """The possible sizes of a layer's input and output: which is which is known for nn.Linear only."""
+    """Possible input and output sizes of a layer; only nn.Linear distinguishes them."""
     if isinstance(module, nn.Linear):
         return {module.in_features}, {module.out_features}
     weight = module.weight
@@ -141,10 +141,10 @@ def _listing(names: Mapping[str, nn.Module] | list[str]) -> str:
 
 
 def replace_classifier(model: nn.Module, name: str, head: nn.Module) -> nn.Module:
-    """A copy of the unwrapped model with `head` in the place of the classifier.
+    """Copy of the unwrapped model with `head` as its classifier.
 
-    The rest of the copy shares nothing with the head, also where the classifier's weight was tied to an embedding.
-    What the model does to the classifier's output, a temperature for example, it does to the head's.
+    The rest of the copy shares nothing with the head, even if the classifier's weight was tied to an embedding.
+    Operations on the classifier's output, such as a temperature, apply to the head's.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> replace_classifier(model, "2", nn.Linear(8, 5))(torch.zeros(1, 4)).shape
@@ -155,7 +155,7 @@ def replace_classifier(model: nn.Module, name: str, head: nn.Module) -> nn.Modul
 
 
 def swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
-    """Put `new` wherever the model has `old`, in place and in its mode: a module may have several names.
+    """Replace `old` by `new` in place, in the mode of `old` and under all of its names.
 
     >>> swap(nn.Sequential(layer := nn.ReLU(), nn.Flatten(), layer), layer, nn.Tanh())
     Sequential(
@@ -175,10 +175,10 @@ def swap(model: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
 
 
 def feature_extractor(model: nn.Module, name: str) -> nn.Module:
-    """A copy of the unwrapped model that is called like it and answers with the input [B, L] of its classifier.
+    """Copy of the unwrapped model that returns the input [B, L] of its classifier instead of the logits.
 
-    It has the model's own parameters under their own names, without the classifier's: draws from a posterior go in
-    through `torch.func.functional_call`, and `update_batchnorm`, `fold_batchnorm` and `torch.compile` work on it.
+    It keeps the model's parameters and their names, without the classifier's. Posterior draws are applied with
+    `torch.func.functional_call`; `update_batchnorm`, `fold_batchnorm` and `torch.compile` work on it.
 
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     >>> features = feature_extractor(model, "2")
@@ -188,24 +188,24 @@ def feature_extractor(model: nn.Module, name: str) -> nn.Module:
     classifier = unwrap(model).get_submodule(find_classifier(model, name=name))
     tap = _Tap(name, classifier)
     body = replace_classifier(model, name, tap)
-    # Bound methods, not closures: a deep copy of the body then has hooks that belong to its own tap.
+    # Bound methods, not closures: the hooks of a deep copy then belong to its own tap.
     body.register_forward_pre_hook(tap.open)
     body.register_forward_hook(tap.close)
     return body
 
 
 class _Tap(nn.Module):
-    """Stands in for the classifier: keeps what it is given, and answers with zeros in the shape of the logits.
+    """Replaces the classifier: stores its input and returns zeros in the shape of the logits.
 
-    The zeros let the rest of the model's forward pass go through, whatever it does to logits. Where the classifier is
-    given a sequence [B, T, L] and the model pools its logits, the features take their place and are pooled instead.
+    The zeros let the rest of the model's forward pass run. If the classifier gets a sequence [B, T, L] and the model
+    pools its logits, the tap returns the features, which are pooled instead.
     """
 
     def __init__(self, name: str, classifier: nn.Module) -> None:
         super().__init__()
         assert isinstance(classifier.weight, Tensor)
         self.name = name
-        self.sizes = sum(classifier.weight.shape)  # L + K, in whichever order the layer keeps them
+        self.sizes = sum(classifier.weight.shape)  # L + K, in either order
         self.seen: Tensor | None = None
 
     def open(self, model: nn.Module, args: Any) -> None:

@@ -1,7 +1,7 @@
-"""ResNets as other projects' checkpoints have them: any depths and widths, several experts, cosine classifiers.
+"""ResNets that match other projects' checkpoints: any depths and widths, several experts, cosine classifiers.
 
-Parameter names are theirs: `layer1` .. `layer4` as in torchvision, and `layer3s.E` where each expert E has a stage of
-its own (RIDE, SADE). The classifier is `fc`, over the experts' features side by side, [B, E L].
+Parameter names are theirs: `layer1` .. `layer4` as in torchvision, and `layer3s.E` if each expert E has its own stage
+(RIDE, SADE). The classifier `fc` takes the experts' features, concatenated to [B, E L].
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,9 @@ from srepr.models.cosine import Cosine
 
 
 class StagedResNet(nn.Module):
-    """Stages of `depths` blocks and `widths` channels, of which each expert has the last `private` ones for itself.
+    """Stages of `depths` blocks and `widths` channels; each expert has its own copy of the last `private` stages.
 
-    A stem with a 3x3 convolution keeps the resolution (CIFAR), one with 7x7 quarters it (ImageNet).
+    A 3x3 stem keeps the resolution (CIFAR), a 7x7 stem reduces it to a quarter (ImageNet).
 
     >>> net = StagedResNet(10, depths=(1, 1, 1), widths=(16, 24, 48), experts=3, private=2, scale=[30.0] * 3)
     >>> net.features(torch.zeros(2, 3, 8, 8)).shape, net(torch.zeros(2, 3, 8, 8)).shape
@@ -45,7 +45,7 @@ class StagedResNet(nn.Module):
         bias: bool = True,
         scale: float | Sequence[float] | None = None,
     ) -> None:
-        """`squeeze` and `groups` are for bottlenecks, `shortcut` for other blocks; with a `scale`, `fc` is cosine."""
+        """`squeeze` and `groups` are for bottlenecks, `shortcut` for other blocks; with `scale`, `fc` is cosine."""
         super().__init__()
 
         def stage(depth: int, inputs: int, outputs: int, stride: int) -> nn.Sequential:
@@ -76,7 +76,7 @@ class StagedResNet(nn.Module):
         self.fc = linear if scale is None else Cosine(linear.weight, torch.tensor(scale))
 
     def features(self, x: Tensor) -> Tensor:
-        """The representation [B, E L] that the classifier sees: the experts' features side by side."""
+        """Features [B, E L], the input of the classifier: the experts' features, concatenated."""
         x = F.relu(self.bn1(self.conv1(x)))
         if self.quarters:
             x = F.max_pool2d(x, 3, stride=2, padding=1)
@@ -91,6 +91,6 @@ class StagedResNet(nn.Module):
         return torch.cat(parts, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [B, K]: the mean of the experts'."""
+        """Logits [B, K], averaged over the experts."""
         logits: Tensor = self.fc(self.features(x))
         return logits

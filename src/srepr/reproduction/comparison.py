@@ -98,17 +98,16 @@ def compare(experiment: Experiment, measured: Sequence[Record]) -> Comparison:
         )
         for row in experiment.rows
     ]
-    epochs = table.epochs or RECIPES[paper].epochs
+    epochs = RECIPES[paper].epochs
     part = next((record["part"] for record in measured if record["part"]), table.part)
     seeds = "seed 0" if experiment.seeds == 1 else f"seeds 0 to {experiment.seeds - 1}"
     caption = (
         f"{table.title}. Ours: {base.source}, {base.epochs} epochs of {table.stage}, {seeds}, {part} set;"
-        f" paper: {TITLES[paper]}, {epochs} epochs, {table.part} set."
+        f" paper: {TITLES[paper]}, {table.length or f'{epochs} epochs'}, {table.part} set."
     )
-    same = (base.source, base.epochs) == (paper, epochs)
-    notes = (
-        [] if same else [f"Data set or number of epochs differ from the paper's: only {table.comparable} compares."]
-    )
+    notes = []
+    if base.source != paper or (base.epochs != epochs and not table.length):
+        notes.append(f"Data set or number of epochs differ from the paper's: only {table.comparable} compares.")
     diverged = {record["name"]: record for record in measured if "diverged" in record}
     for name, record in diverged.items():  # the indented labels of `combine` repeat
         notes.append(f"N/A: {name if record['label'].startswith(' ') else record['label']}: {record['diverged']}")

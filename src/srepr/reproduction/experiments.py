@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from srepr.config import COLLECT_EPOCHS, Retrain, Stage1, Train, stage2_epochs
+from srepr.config import Retrain, Stage1, Train, stage2_epochs
 from srepr.methods import TITLES, Method
 from srepr.methods import method as choose
 
@@ -79,8 +79,7 @@ def head(train: Train, method: str, stage1: Stage1 = "swa") -> Row:
     >>> row.name, row.label
     ('sgd-crt', 'SGD + cRT')
     """
-    name = head_name(method, stage1)
-    label = f"{TITLES[stage1]} + {TITLES[method]}"
+    name, label = head_name(method, stage1), f"{TITLES[stage1]} + {TITLES[method]}"
     return Row(name=name, label=label, train=train, stage1=stage1, head=name, method=method)
 
 
@@ -279,8 +278,8 @@ class Table:
     """Default data sets."""
     stage: str = "stage 1"
     """What the number of epochs counts."""
-    epochs: int | None = None
-    """Number of epochs in the paper; default: as in the recipe of the data set."""
+    length: str = ""
+    """Length of this stage in the paper; default: the epochs of the recipe."""
     comparable: str = "the order of the rows"
     """What can be compared with the paper on other data."""
 
@@ -303,7 +302,7 @@ TABLES: dict[str, Table] = {
         combine,
         SCORES,
         stage="collection",
-        epochs=COLLECT_EPOCHS,
+        length="about 10 epochs",
         comparable="the direction of the changes",
     ),
 }

@@ -46,10 +46,11 @@ def estimates(
         return bool(earlier[run]["network"] == network_of(piece.train.source, piece.train.network))
 
     for piece in pieces:
-        runs = [] if piece.done else [run for run in earlier if alike(piece, run)]
         if piece.done:
             yield piece, 0.0
-        elif isinstance(piece, Training):
+            continue
+        runs = [run for run in earlier if alike(piece, run)]
+        if isinstance(piece, Training):
             yield piece, training_seconds(piece, runs)
         else:
             yield piece, retraining_seconds(piece, runs)

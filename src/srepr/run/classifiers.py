@@ -1,4 +1,4 @@
-"""The classifiers of a run folder by name, and what each says of the test set.
+"""The classifiers of a run folder by name, and their predictions on the test set.
 
 swa, sgd     the networks of stage 1, with their own classifiers
 NAME         heads/NAME, a re-trained classifier on one of them
@@ -137,7 +137,7 @@ class Run:
         return part
 
     def choose(self, head: str | None = None, *, retrained: bool = False) -> str:
-        """The name of the head to use: the given one, or the default."""
+        """The name of the head to use, by the rule of `choose_head`."""
         names = {name: classifier.stage1 for name, classifier in self.classifiers.items()}
         return choose_head(self.path, names, head, retrained=retrained)
 

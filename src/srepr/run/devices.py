@@ -1,4 +1,4 @@
-"""Where the arithmetic happens: a Fabric for the machine's settings, after trying what is known to fail badly."""
+"""Devices and precision: a Fabric for the machine's settings, after checks for known failures."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with torch.autocast("cpu", torch.bfloat16):
 
 
 def as_launched(machine: Machine) -> Machine:
-    """The settings with the number of processes that torchrun or SLURM has started, where one of them did.
+    """Settings with the number of processes that torchrun or SLURM started; unchanged without a launcher.
 
     >>> as_launched(Machine(devices=2)).devices
     2
@@ -56,10 +56,10 @@ def as_launched(machine: Machine) -> Machine:
 
 
 def open_fabric(machine: Machine) -> Fabric:
-    """The Fabric for these settings, not launched yet.
+    """Fabric for these settings, not launched yet.
 
-    bfloat16 on a CPU is first tried in a process of its own: a processor that announces the instructions but does not
-    run them ends the process that uses them.
+    bfloat16 on a CPU is first tried in a subprocess: a CPU that reports the instructions but cannot run them kills the
+    process.
 
     >>> open_fabric(Machine(accelerator="cpu")).device
     device(type='cpu')
@@ -86,19 +86,15 @@ def open_fabric(machine: Machine) -> Fabric:
 
 
 def process_rank() -> int:
-    """The rank of this process, known before any launch: from the launcher's environment, else 0.
-
-    >>> process_rank()
-    0
-    """
+    """Rank of this process, from the launcher's environment before launch; 0 without a launcher."""
     return int(getattr(rank_zero_only, "rank", 0))
 
 
 @contextlib.contextmanager
 def failing_together(run: Path) -> Iterator[None]:
-    """What ends one process ends all, and is said once: rank 0 speaks, any other leaves it a note and goes.
+    """If one process fails, all stop and one reports: rank 0 raises, any other leaves it a note and exits.
 
-    A process that goes closes its connections, which ends the collective operation that the others wait in.
+    An exiting process closes its connections, which aborts the collective operation that the others wait in.
 
     >>> with failing_together(getfixture("tmp_path")):
     ...     raise InputError("no such image")
@@ -126,11 +122,7 @@ def failing_together(run: Path) -> Iterator[None]:
 
 
 def bf16_failure() -> str:
-    """How a trial of bfloat16 on the CPU ended in a process of its own; empty where it went well.
-
-    >>> isinstance(bf16_failure(), str)
-    True
-    """
+    """How a trial of bfloat16 on the CPU failed, in a subprocess; empty if it works."""
     trial = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, check=False)  # noqa: S603
     if trial.returncode < 0:
         return f"a trial ended with {signal.Signals(-trial.returncode).name}"
@@ -138,11 +130,7 @@ def bf16_failure() -> str:
 
 
 def diagnose() -> dict[str, str]:
-    """What `srepr doctor` says of this machine.
-
-    >>> sorted(diagnose())
-    ['bfloat16', 'compile', 'devices', 'lightning', 'python', 'srepr', 'threads', 'torch']
-    """
+    """Facts about this machine, as printed by `srepr doctor`."""
     accelerators = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         accelerators.append("Apple GPU")

@@ -70,7 +70,7 @@ def on_parts(data: LongTailData, metrics: Callable[[Examples], dict[str, Any]]) 
 
     >>> from srepr.data import load
     >>> on_parts(load("digits-lt", protocol="holdout"), lambda part: {"n": len(part)})
-    {'n': 597, 'validation': {'n': 34}}
+    {'n': 597, 'validation': {'n': 35}}
     """
     result = metrics(data.test) if data.test is not None else {}
     return result if data.validation is None else {**result, "validation": metrics(data.validation)}

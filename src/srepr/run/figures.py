@@ -1,7 +1,7 @@
-"""The figures of an analysis, as PNG and SVG, for print: column widths, 8 pt, thin lines, text that stays text.
+"""Figures of an analysis, as PNG and SVG for print: column widths, 8 pt, thin lines, text stored as text.
 
-Colours are those of Okabe and Ito, which colour-blind readers tell apart; line styles and markers differ as well, for
-grey print. The same analysis gives the same bytes.
+Colours are Okabe and Ito's, which are colour-blind safe; line styles and markers differ too, for grey print. The same
+analysis gives the same bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STYLES: dict[str, dict[str, Any]] = {
     "before": {"color": ORANGE, "linestyle": "--", "marker": "o", "markerfacecolor": "white"},
     "after": {"color": BLUE, "linestyle": "-", "marker": "s"},
 }
-NAMED = 20  # so many classes at most have their names on the axis and a marker each
+NAMED = 20  # up to this many classes, the axis shows names and each class has a marker
 
 PRINT: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same on every machine
+    "font.sans-serif": ["DejaVu Sans"],  # ships with matplotlib: the same on every machine
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -48,7 +48,7 @@ PRINT: dict[str, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.formatter.useoffset": False,
-    "axes.formatter.limits": (-9, 9),  # a power of ten above the axis would meet the names of the bands
+    "axes.formatter.limits": (-9, 9),  # a power of ten above the axis would overlap the band names
     "lines.linewidth": 1.0,
     "lines.markersize": 3.5,
     "hatch.linewidth": 0.5,
@@ -62,7 +62,7 @@ Curve = npt.NDArray[np.float64]
 
 
 def save_figures(analysis: Analysis, folder: Path) -> list[Path]:
-    """Write every figure of an analysis by `srepr.run.analyze.summary` to the folder, as NAME.png and NAME.svg.
+    """Write every figure of an analysis (`srepr.run.analyze.summary`) to the folder, as NAME.png and NAME.svg.
 
     >>> both = lambda values: {"before": values, "after": values}
     >>> box = {"low": 0.0, "q1": 0.1, "median": 0.2, "q3": 0.3, "high": 0.4}
@@ -89,7 +89,7 @@ def save_figures(analysis: Analysis, folder: Path) -> list[Path]:
 
 
 def _dispersion_by_nll(analysis: Analysis) -> Figure:
-    """Boxes of the dispersion over the quartiles of the NLL (paper, section 3.2)."""
+    """Box plots of the dispersion by quartile of the NLL (paper, section 3.2)."""
     figure, panels = _panels(2, PAGE, 2.2)
     for axes, (space, unit) in zip(panels, SPACES.items(), strict=True):
         found = analysis["dispersion"][space]
@@ -117,7 +117,7 @@ def _dispersion_by_nll(analysis: Analysis) -> Figure:
 
 
 def _dispersion_by_class(analysis: Analysis) -> Figure:
-    """The mean dispersion of each class, the most frequent first (paper, appendix B)."""
+    """Mean dispersion of each class, most frequent first (paper, appendix B)."""
     figure, panels = _panels(2, PAGE, 2.3)
     for axes, space in zip(panels, SPACES, strict=True):
         _class_axis(axes, analysis)
@@ -128,7 +128,7 @@ def _dispersion_by_class(analysis: Analysis) -> Figure:
 
 
 def _ensemble(analysis: Analysis) -> Figure:
-    """Accuracy, NLL and ECE of the averaged prediction of 1..M draws (paper, section 3.2)."""
+    """Accuracy, NLL and ECE of predictions averaged over 1..M draws (paper, section 3.2)."""
     figure, panels = _panels(3, PAGE, 2.0)
     draws = [point["samples"] for point in analysis["ensemble"]]
     for axes, (metric, label, scale) in zip(panels, CURVES, strict=True):
@@ -142,7 +142,7 @@ def _ensemble(analysis: Analysis) -> Figure:
 
 
 def _weight_norms(analysis: Analysis) -> Figure:
-    """The length of each class's weight vector, before and after (paper, appendix B)."""
+    """Norm of each class's weight vector, before and after re-training (paper, appendix B)."""
     figure, (axes,) = _panels(1, COLUMN, 2.3)
     _compare(axes, analysis, "weight_norms", "weight norm")
     axes.legend()
@@ -150,7 +150,7 @@ def _weight_norms(analysis: Analysis) -> Figure:
 
 
 def _marginal_likelihood(analysis: Analysis) -> Figure:
-    """The mean test probability of each class, before and after, as a multiple of 1 / K (paper, appendix B)."""
+    """Mean test probability of each class times K, before and after re-training (paper, appendix B)."""
     figure, (axes,) = _panels(1, COLUMN, 2.3)
     _marginal(axes, analysis)
     axes.legend()
@@ -158,7 +158,7 @@ def _marginal_likelihood(analysis: Analysis) -> Figure:
 
 
 def _reliability(analysis: Analysis) -> Figure:
-    """Accuracy against confidence in 15 bins, and the gap between them, before and after."""
+    """Accuracy against confidence in 15 bins, and the gap between them, before and after re-training."""
     figure, panels = _panels(2, PAGE, 3.2)
     for axes, when in zip(panels, STYLES, strict=True):
         bins = [(n, found) for n, found in enumerate(analysis["reliability"][when]) if found["count"]]
@@ -177,7 +177,7 @@ def _reliability(analysis: Analysis) -> Figure:
 
 
 def _class_accuracy(analysis: Analysis) -> Figure:
-    """The accuracy of each class before and after, the most frequent first."""
+    """Accuracy of each class, before and after re-training, most frequent first."""
     figure, (axes,) = _panels(1, PAGE, 2.4)
     _compare(axes, analysis, "per_class", "accuracy (%)", 100)
     axes.set_ylim(0, 100)
@@ -193,7 +193,7 @@ def _retraining(analysis: Analysis) -> Figure:
     calibration.plot([0, 1], [0, 1], color="0.35", linestyle=":", linewidth=0.8)
     for when, style in STYLES.items():
         bins = analysis["reliability"][when]
-        enough = sum(found["count"] for found in bins) / 1000  # what a bin of fewer says is noise
+        enough = sum(found["count"] for found in bins) / 1000  # smaller bins are noise
         bins = [found for found in bins if found["count"] > enough]
         points = [found["confidence"] for found in bins], [found["accuracy"] for found in bins]
         calibration.plot(*points, **style, label=_name(analysis, when))
@@ -234,7 +234,7 @@ def _marginal(axes: Axes, analysis: Analysis) -> None:
 
 
 def _compare(axes: Axes, analysis: Analysis, key: str, label: str, scale: float = 1.0) -> None:
-    """The values of each class before and after."""
+    """Plot one value per class, before and after re-training."""
     _class_axis(axes, analysis)
     for when, style in STYLES.items():
         values = [None if value is None else scale * value for value in analysis[key][when]]
@@ -249,7 +249,7 @@ def _from_zero(axes: Axes) -> None:
 
 
 def _class_axis(axes: Axes, analysis: Analysis) -> None:
-    """Classes by falling count, with their names where there is room, and the many, medium and few in bands."""
+    """Classes by decreasing count, with names if there is room, and bands for many, medium and few."""
     order = _by_count(analysis)
     for grey, (name, members) in zip(("1", "0.95", "0.9"), groups(analysis["counts"]).items(), strict=True):
         ranks = np.flatnonzero(members[order])
@@ -267,7 +267,7 @@ def _class_axis(axes: Axes, analysis: Analysis) -> None:
 
 
 def _class_curve(axes: Axes, analysis: Analysis, values: Sequence[float | None], **style: Any) -> None:
-    """A value for each class; with many classes a dot for each, and their running mean."""
+    """Plot one value per class; many classes become dots with a running mean."""
     y = np.array([np.nan if value is None else value for value in values])[_by_count(analysis)]
     if np.isnan(y).all():
         return
@@ -279,7 +279,7 @@ def _class_curve(axes: Axes, analysis: Analysis, values: Sequence[float | None],
 
 
 def _running_mean(y: Curve, width: int) -> Curve:
-    """The mean over `width` neighbours, fewer at the ends, of those that are there."""
+    """Mean over `width` neighbours, fewer at the ends, ignoring NaN."""
     there = ~np.isnan(y)
     window = np.ones(width)
     sums, counts = np.convolve(np.where(there, y, 0), window, "same"), np.convolve(there, window, "same")

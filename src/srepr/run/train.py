@@ -76,7 +76,7 @@ def train(
 
     >>> train(Train(source="digits-lt", network="resnet9"), getfixture("tmp_path") / "run")
     Traceback (most recent call last):
-    srepr.errors.InputError: unknown network 'resnet9'; did you mean resnet8? Known: ...
+    srepr.errors.InputError: unknown network 'resnet9'; did you mean resnet? Known: ...
     """
     machine = as_launched(machine or Machine())
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))

@@ -1,1 +1,1 @@
-"""Files that appear whole or not at all: JSON, CSV, tensors and cached arrays. Nothing here knows what is in them."""
+"""Files that appear whole or not at all: text, JSON, CSV, tensors and cached arrays."""
