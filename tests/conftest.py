@@ -1,18 +1,22 @@
 import fcntl
 import os
 import re
+import resource
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
-from tests.kill import SREPR, TRAIN
+from tests.kill import TRAIN
 
 from srepr.cli import VERBS, flags, main
+from srepr.run.folder import sole_writer
 
 # One thread, here and in every process that a test starts: two runs of one training reach the same bits, and a busy
 # machine costs little time.
@@ -62,15 +66,52 @@ def srepr(capfd):
 
 
 @pytest.fixture
-def srepr_process():
-    """`srepr WORDS` as a process of its own, where that is the point."""
+def disk_full():
+    """`with disk_full(1000)`: files cannot grow beyond so many bytes; without its signal that is a full disk.
 
-    def run(*words: object, **options) -> Answer:
-        command = [SREPR, *map(str, words)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, **options)
-        return Answer(done.returncode, done.stdout, done.stderr, str(words[0]))
+    Only within the block: the test runner must be able to write its own report, which may go to a file.
+    """
 
-    return run
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return limited
+
+
+@pytest.fixture
+def written_to():
+    """`with written_to(run)`: another process is writing to the run folder."""
+
+    @contextmanager
+    def held(run: Path) -> Iterator[None]:
+        told, tell = os.pipe()
+        leave, go = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                with sole_writer(run):
+                    os.write(tell, b"!")
+                    os.read(leave, 1)
+            finally:
+                os._exit(0)
+        try:
+            os.read(told, 1)
+            yield
+        finally:
+            os.write(go, b"!")
+            os.waitpid(child, 0)
+            for end in (told, tell, leave, go):
+                os.close(end)
+
+    return held
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from torch import nn
 
 from srepr import dirichlet
 from srepr.classifier import Classifier
+from srepr.data.about import About
 from srepr.errors import InputError
 
 LOGITS = torch.tensor([[30.0, -10.0, 0.0], [0.0, 0.0, 0.0], [-400.0, 400.0, 399.0], [5.0, 4.0, 3.0]])
@@ -191,6 +192,42 @@ def test_the_attributes_of_the_model_shine_through():
     with pytest.raises(AttributeError, match="colour"):
         _ = model.colour
     assert not hasattr(model, "colour")
+
+
+ABOUT = About(
+    network="mlp", options={}, class_names=("cat", "dog", "emu"), counts=(9, 3, 1), shape=(3,), mean=(0.0,), std=(1.0,)
+)
+
+
+def test_a_description_gives_the_classes_their_names_and_their_number():
+    model = Classifier(nn.Linear(3, 3), about=ABOUT)
+    for known in (model, model.with_prior([3, 2, 1])):
+        assert (known.class_names, known.classes) == (("cat", "dog", "emu"), 3)
+        with pytest.raises(InputError, match="the prior has 2 shares, the model 3 classes"):
+            known.with_prior([1, 1])
+
+
+def test_rows_are_the_prediction_in_words(tmp_path):
+    """The most probable labels first, six digits of what `predict` says of the same inputs."""
+    np.save(tmp_path / "rows.npy", LOGITS.numpy())
+    model = Classifier(nn.Linear(3, 3), about=ABOUT)
+    said = model.predict(LOGITS)
+    for way in (tmp_path / "rows.npy", str(tmp_path / "rows.npy"), [tmp_path / "rows.npy"]):
+        rows = model.predict(way, top=3)
+        assert len(rows) == 4
+        for row, shares, information in zip(rows, said.probabilities, said.mutual_information, strict=True):
+            order = shares.argsort(descending=True).tolist()
+            assert [row["label"], row["label_2"], row["label_3"]] == [ABOUT.class_names[k] for k in order]
+            assert row["probability"] == pytest.approx(shares.max().item(), rel=1e-5)
+            assert row["uncertainty"] == pytest.approx(information.item(), rel=1e-5, abs=1e-12)
+    with pytest.raises(InputError, match="`top` is 4: it must lie in"):
+        model.predict(tmp_path / "rows.npy", top=4)
+
+
+def test_without_a_description_files_cannot_be_read():
+    for ask in (lambda model: model.class_names, lambda model: model.predict("photo.jpg")):
+        with pytest.raises(InputError, match=r"does not know its classes and inputs: read one with srepr\.load"):
+            ask(Classifier(nn.Linear(3, 3)))
 
 
 def test_the_state_holds_the_prior():

@@ -159,6 +159,19 @@ def test_crt_starts_at_random_by_its_seed_and_forgets_stage_1():
     assert start(0).abs().max() <= 1 / np.sqrt(5)
 
 
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_a_layer_of_any_precision_is_re_trained_in_float32_and_left_as_it_is(name, dtype):
+    weight, bias = WEIGHT.to(dtype), BIAS.to(dtype)
+    rounded = layer(weight, bias)
+    source, wanted = Given(STACK, LABELS), Retrain(epochs=1)
+    new = train_head(source, rounded, COUNTS, METHODS[name], wanted)
+    assert {tensor.dtype for tensor in new.state_dict().values()} == {torch.float32}
+    assert bits(new) == bits(train_head(source, layer(weight.float(), bias.float()), COUNTS, METHODS[name], wanted))
+    assert torch.equal(rounded.weight, weight)
+    assert rounded.weight.requires_grad
+
+
 def test_weight_decay_pulls_on_a_linear_head_only():
     for head in TRAINED:
         how = Method(head=head, balance="none")

@@ -80,12 +80,14 @@ class Classifier(nn.Module):
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """The names of the classes, in the order of the logits; the network's own, where it has some."""
-        own: tuple[str, ...] | None = getattr(self.model, "class_names", None)
-        return self._described.class_names if self.about is not None or own is None else own
+        """The names of the classes, in the order of the logits."""
+        if self.about is None:
+            raise AttributeError("class_names")  # the network's own shine through
+        return self.about.class_names
 
     @property
-    def _described(self) -> About:
+    def description(self) -> About:
+        """How inputs are prepared, and what the classes are; an InputError if that is not known."""
         if self.about is None:
             raise InputError("this classifier does not know its classes and inputs: read one with srepr.load")
         return self.about
@@ -127,7 +129,7 @@ class Classifier(nn.Module):
         several = isinstance(inputs, list | tuple) and len(inputs) > 0
         if isinstance(inputs, str | Path) or (several and all(isinstance(path, str | Path) for path in inputs)):
             paths = [Path(path) for path in (inputs if several else [inputs])]
-            return list(self.rows(read_unlabelled(paths, self._described), top=top))
+            return list(self.rows(read_unlabelled(paths, self.description), top=top))
         with torch.no_grad(), eval_mode(self):
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
+from uuid import uuid4
 
 import numpy as np
 import numpy.typing as npt
@@ -191,6 +192,7 @@ class NetworkFeatures:
         self.device, self.compiled, self.quiet = device or default_device(), compiled, quiet
         self.calibration = inputs if calibration is None else calibration
         self.length = feature_length(network, posterior.classifier)
+        self.unknown = uuid4().hex  # stands for data without a fingerprint: what is made of them is not found again
 
     def epoch(self, number: int) -> EpochFeatures:
         """The features for that epoch."""
@@ -304,7 +306,12 @@ class NetworkFeatures:
 
     def describe_labels(self, view: int) -> dict[str, Any]:
         """Everything that determines the labels under a view of the data."""
-        return {"format": FORMAT, "source": "labels", "view": view, "inputs": self.inputs.fingerprint()}
+        return {
+            "format": FORMAT,
+            "source": "labels",
+            "view": view,
+            "inputs": self.inputs.fingerprint() or self.unknown,
+        }
 
     def read(self, source: Source) -> Any:
         """The kept features [N, L] of a source, or None."""

@@ -7,6 +7,7 @@ of exactly 1.0 belongs to the last one. ECE compares accuracy with mean confiden
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,18 +23,18 @@ from srepr.models.call import call, eval_mode, to_device
 
 
 class Column(NamedTuple):
-    """A metric in the tables of the command line, the report and the model card."""
+    """A metric in the tables of the command line, the report and the model card.
+
+    >>> COLUMNS["acc"].cell(0.47813), COLUMNS["nll"].cell(2.1484), COLUMNS["few"].cell(None)
+    ('47.81', '2.148', '-')
+    """
 
     title: str
     lower_is_better: bool = False
     percent: bool = True
 
     def cell(self, value: float | None) -> str:
-        """One number in the paper's digits.
-
-        >>> COLUMNS["acc"].cell(0.47813), COLUMNS["nll"].cell(2.1484), COLUMNS["few"].cell(None)
-        ('47.81', '2.148', '-')
-        """
+        """One number in the paper's digits; a dash for None."""
         if value is None:
             return "-"
         return f"{100 * value:.2f}" if self.percent else f"{value:.3f}"
@@ -201,7 +202,11 @@ class LongTailMetrics(Metric):
 
 
 class Measured(NamedTuple):
-    """A classifier on N labelled examples: its metrics, and its prediction for each example."""
+    """A classifier on N labelled examples: its metrics, and its prediction for each example.
+
+    >>> measure([(torch.zeros(3, 2), [0, 0, 1])], LongTailMetrics([10, 10])).confidence
+    tensor([0.5000, 0.5000, 0.5000], dtype=torch.float64)
+    """
 
     metrics: dict[str, Any]
     """As `LongTailMetrics.compute` gives them."""
@@ -249,11 +254,12 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), eval_mode(model):
-        outputs = ((call(model, to_device(inputs, device)), y) for inputs, y in map(split, loader(data)))
-        metrics = measure(outputs, LongTailMetrics(class_counts, sync_on_compute=False)).metrics
-    if not metrics["n"]:
-        raise InputError("the data has no examples: check where it is read from")
-    return metrics
+        batches = map(split, loader(data))
+        first = next(batches, None)
+        if first is None:
+            raise InputError("the data has no examples: check where it is read from")
+        outputs = ((call(model, to_device(inputs, device)), y) for inputs, y in chain([first], batches))
+        return measure(outputs, LongTailMetrics(class_counts, sync_on_compute=False)).metrics
 
 
 def _bin(p: Tensor, bins: int) -> Tensor:

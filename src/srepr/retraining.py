@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -18,7 +17,7 @@ from srepr import heads
 from srepr.balance import balancing
 from srepr.config import BATCH_SIZE, Retrain, stage2_epochs
 from srepr.data.loaders import as_labels
-from srepr.data.sampling import epoch_batches
+from srepr.data.sampling import chunks, epoch_batches
 from srepr.errors import InputError
 from srepr.features import FeatureSource
 from srepr.methods import Method
@@ -26,8 +25,6 @@ from srepr.models.cosine import Cosine
 from srepr.objective import srepr_loss
 from srepr.progress import Progress
 from srepr.representation import EXPLODED, Diverged
-
-CHUNK = 1024
 
 
 def train_head(
@@ -61,7 +58,7 @@ def train_head(
         return norm.requires_grad_(False)
     if how.head == "ncm":
         every = source.epoch(0)
-        parts = np.array_split(np.arange(len(every.labels)), -(-len(every.labels) // CHUNK))
+        parts = chunks(len(every.labels))
         batches = ((every.batch(part)[1], torch.from_numpy(every.labels[part])) for part in parts)
         return heads.nearest_class_mean(batches, len(counts), 30.0 if scale is None else scale).requires_grad_(False)
     head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed, scale=scale)

@@ -12,7 +12,6 @@ from srepr.cli import main
 from srepr.data import load
 from srepr.run.classifiers import open_run
 from srepr.run.figures import FIGURES
-from srepr.run.folder import sole_writer
 from srepr.storage.files import read_json
 
 NUMBERS = {"analysis.json", "instances.csv", "classes.csv", "ensemble.csv"}
@@ -141,8 +140,8 @@ def test_a_run_without_heads_says_how_to_make_one(srepr, trained, tmp_path):
     assert f"Make one with: srepr retrain {trained}" in srepr("analyze", trained, "--out", tmp_path).complaint
 
 
-def test_a_folder_in_use_is_left_alone(srepr_process, run, tmp_path):
-    with sole_writer(run):
-        answer = srepr_process("analyze", run, "--out", tmp_path / "figures")
+def test_a_folder_in_use_is_left_alone(srepr, written_to, run, tmp_path):
+    with written_to(run):
+        answer = srepr("analyze", run, "--out", tmp_path / "figures")
     assert f"another process is writing to {run}." in answer.complaint
     assert not (tmp_path / "figures").exists()

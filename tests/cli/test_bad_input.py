@@ -1,8 +1,6 @@
 """Everything a person can get wrong: exit code 2, one line that names the thing, nothing half-written."""
 
-import resource
 import shutil
-import signal
 import subprocess
 
 import numpy as np
@@ -143,15 +141,10 @@ def test_a_table_with_a_mistake_is_refused_by_line(srepr, birds, tmp_path, rows,
     assert not (tmp_path / "run").exists()
 
 
-def full_disk():
-    """In the child: no file grows beyond 100,000 bytes, and instead of a signal there is the error of a full disk."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-
-
-def test_a_full_disk_ends_the_run_and_the_same_command_goes_on(srepr, srepr_process, tmp_path):
+def test_a_full_disk_ends_the_run_and_the_same_command_goes_on(srepr, disk_full, tmp_path):
     words = ["train", "digits-lt", "--epochs", 2, "--out", tmp_path / "run"]
-    answer = srepr_process(*words, preexec_fn=full_disk)
+    with disk_full(100_000):
+        answer = srepr(*words)
     assert "000001-0000000.safetensors cannot be written" in answer.complaint
     assert "Free space" in answer.complaint
     assert not [file for file in (tmp_path / "run").rglob("*") if file.suffix in (".partial", ".safetensors")]

@@ -5,16 +5,17 @@ import shutil
 import numpy as np
 import pytest
 
+from srepr.cli import main
 from srepr.run.log import read_log
 from srepr.storage.files import read_json
 from srepr.storage.tensors import load_tensors
 
 
-@pytest.fixture
-def collected(srepr, trained, tmp_path):
-    """Three epochs from the SWA network of the finished training."""
-    run = tmp_path / "collected"
-    assert srepr("train", "digits-lt", "--from", trained, "--epochs", 3, "--out", run).code == 0
+@pytest.fixture(scope="module")
+def collected(trained, tmp_path_factory):
+    """Three epochs from the SWA network of the finished training; no test changes it."""
+    run = tmp_path_factory.mktemp("collected") / "run"
+    assert main(["train", "digits-lt", "--from", str(trained), "--epochs", "3", "--out", str(run)]) == 0
     return run
 
 
@@ -33,10 +34,11 @@ def test_the_network_as_given_is_the_baseline(collected, trained):
     assert results["swa"] != before["swa"]
 
 
-def test_stage_2_draws_from_what_was_collected(srepr, collected):
-    assert srepr("retrain", collected, "--method", "srepr", "--samples", 3).code == 0
-    assert srepr("retrain", collected, "--method", "la", "--stage1", "sgd").code == 0
-    assert set(read_json(collected / "results.json")) == {"sgd", "swa", "srepr", "sgd-la"}
+def test_stage_2_draws_from_what_was_collected(srepr, collected, tmp_path):
+    run = shutil.copytree(collected, tmp_path / "run")
+    assert srepr("retrain", run, "--method", "srepr", "--samples", 3).code == 0
+    assert srepr("retrain", run, "--method", "la", "--stage1", "sgd").code == 0
+    assert set(read_json(run / "results.json")) == {"sgd", "swa", "srepr", "sgd-la"}
 
 
 def test_a_model_file_serves_as_well_as_its_run(srepr, collected, trained, tmp_path):

@@ -19,6 +19,7 @@ from sklearn.metrics import confusion_matrix
 
 from srepr.config import RECIPES
 from srepr.data import ArrayExamples, load
+from srepr.features import NetworkFeatures
 from srepr.methods import METHODS
 from srepr.metrics import Measured
 from srepr.report.content import describe_run
@@ -26,7 +27,7 @@ from srepr.report.mistakes import CLASSES, CONFUSIONS, EXAMPLES, picture, worst_
 from srepr.report.page import render
 from srepr.report.verdict import flips, verdict
 from srepr.run.analyze import run_draws, summary
-from srepr.run.classifiers import open_run
+from srepr.run.classifiers import Frozen, open_run
 from srepr.run.folder import read_fingerprint
 from srepr.run.log import read_log
 from srepr.storage.files import read_json, write_json
@@ -229,6 +230,35 @@ def test_several_runs_share_a_page(srepr, run, tmp_path, monkeypatch):
         "The report is report.html",
     ]
     assert [page["name"] for page in read(tmp_path / "report.html")] == [f"{tmp_path.name}/run", "elsewhere/run"]
+
+
+def test_every_test_image_is_loaded_once_and_every_classifier_runs_over_it_once(srepr, run, monkeypatch):
+    """With nothing cached: one sweep of the averaged network and its ten draws, then three heads on its features."""
+    shutil.rmtree(run / "cache")
+    test, loaded, sweeps, measured = load("digits-lt").test, [], [], []
+    take, make, measure = ArrayExamples.load, NetworkFeatures.make, Frozen.measure
+
+    def watched_load(self, indices, view=None):
+        if len(self) == len(test):
+            loaded.extend(np.asarray(indices).tolist())
+        return take(self, indices, view)
+
+    def watched_make(self, missing, view):
+        sweeps.append([source.name for source in missing])
+        return make(self, missing, view)
+
+    def watched_measure(self, head, examples, weights=None):
+        measured.append(id(head))
+        assert examples.fingerprint() == test.fingerprint()
+        return measure(self, head, examples, weights)
+
+    monkeypatch.setattr(ArrayExamples, "load", watched_load)
+    monkeypatch.setattr(NetworkFeatures, "make", watched_make)
+    monkeypatch.setattr(Frozen, "measure", watched_measure)
+    assert srepr("report", run, "--workers", 0, "--json").code == 0
+    assert sorted(loaded) == list(range(len(test)))
+    assert sweeps == [["mean", *(f"draw {m} of epoch 0" for m in range(10))]]
+    assert len(measured) == len(set(measured)) == 3  # swa, srepr, and crt on the draws
 
 
 def test_an_analysis_of_the_same_head_is_used_again(srepr, run):

@@ -1,5 +1,7 @@
 """What the machine can do is tried, and what it cannot do is said."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -31,6 +33,15 @@ def test_bfloat16_is_tried_in_a_process_that_may_die(monkeypatch, ending, reason
     assert devices.bf16_failure() == reason
     with pytest.raises(InputError, match=f"bfloat16 does not run on this processor .{reason}"):
         open_fabric(Machine(accelerator="cpu", precision="bf16-mixed"))
+
+
+def test_doctor_says_what_works_and_what_does_not(srepr, monkeypatch):
+    monkeypatch.setattr(devices, "compile_failure", lambda: "no C++ compiler")
+    monkeypatch.setattr(devices, "bf16_failure", lambda: "")
+    found = json.loads(srepr("doctor", "--json").out)
+    assert (found["compile"], found["bfloat16"], found["torch"]) == ("no C++ compiler", "works", torch.__version__)
+    lines = dict(line.split(maxsplit=1) for line in srepr("doctor").out.splitlines())
+    assert lines == found
 
 
 def test_a_machine_without_a_compiler_goes_on_without_and_says_so(monkeypatch, capsys):

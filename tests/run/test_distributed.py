@@ -19,7 +19,7 @@ from srepr.storage.files import read_json
 
 # 331 % 22 = 1: of the last batch of a pass over everything, the second process has nothing.
 TRAIN_22 = ["train", "digits-lt", "--baseline", "--epochs", "6", "--batch-size", "22", "--checkpoint-minutes", "0"]
-PATIENCE = 120  # seconds; on an idle machine nothing here takes ten
+PATIENCE = 300  # seconds; on an idle machine nothing here takes ten
 
 
 def children(pid: int) -> list[int]:
@@ -51,26 +51,31 @@ def start_and_wait_for_progress(words: list[str], run: Path) -> tuple[subprocess
 
 
 @pytest.fixture(scope="module")
-def torchrun(tmp_path_factory):
-    """An undisturbed run, started by torchrun, which says how many processes there are."""
-    run = tmp_path_factory.mktemp("torchrun") / "run"
-    launcher = [Path(sys.executable).with_name("torchrun"), "--nproc-per-node", "2", SREPR]
-    words = [*launcher, *TRAIN_22, "--out", run, "--json"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 0, done.stderr
-    return run, done
+def torchrun(made_once):
+    """An undisturbed run, and what it said; started by torchrun, which says how many processes there are."""
+
+    def launch(folder):
+        folder.mkdir()
+        launcher = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", "2", SREPR]
+        words = [*launcher, *TRAIN_22, "--out", folder / "run", "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        (folder / "stdout").write_text(done.stdout)
+        (folder / "stderr").write_text(done.stderr)
+
+    return made_once("torchrun", launch)
 
 
 def test_one_process_speaks(torchrun):
-    run, done = torchrun
-    assert json.loads(done.stdout) == read_json(run / "results.json")
-    assert len([line for line in done.stderr.splitlines() if line.startswith("trunk 1/6")]) == 1
-    assert read_settings(run)["devices"] == 2
+    assert json.loads((torchrun / "stdout").read_text()) == read_json(torchrun / "run/results.json")
+    lines = (torchrun / "stderr").read_text().splitlines()
+    assert len([line for line in lines if line.startswith("trunk 1/6")]) == 1
+    assert read_settings(torchrun / "run")["devices"] == 2
 
 
 def test_the_saved_networks_are_those_that_were_measured(srepr, torchrun, tmp_path):
     """BatchNorm statistics differ between the processes; rank 0's are saved, and all must measure with them."""
-    run = shutil.copytree(torchrun[0], tmp_path / "run")
+    run = shutil.copytree(torchrun / "run", tmp_path / "run")
     expected, found = read_json(run / "results.json"), json.loads(srepr("evaluate", run, "--json").out)
     for name in ("sgd", "swa"):
         assert found[name]["per_class"] == expected[name]["per_class"]
@@ -99,7 +104,7 @@ def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, t
     last = start(words)
     _, err = last.communicate(timeout=PATIENCE)
     assert last.returncode == 0, err
-    assert outcome(run) == outcome(torchrun[0])
+    assert outcome(run) == outcome(torchrun / "run")
 
 
 def test_what_cannot_be_read_is_said_once(tmp_path):

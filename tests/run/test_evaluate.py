@@ -62,6 +62,37 @@ def test_a_file_on_arrays_is_evaluated_like_the_run(srepr, trained, tmp_path):
         assert json.loads(answer.out) == {file: read_json(trained / "results.json")[name]}
 
 
+def probabilities(row):
+    """By class, of a row with all of them."""
+    return {row[f"label{rank}"]: row[f"probability{rank}"] for rank in ("", *(f"_{k}" for k in range(2, 11)))}
+
+
+@pytest.mark.parametrize(
+    ("head", "prior"), [("srepr", "1,2,3,4,5,6,7,8,9,10"), ("swa", "uniform"), ("lws", None), ("disalign", None)]
+)
+def test_an_exported_file_is_measured_by_what_it_predicts(srepr, retrained, tmp_path, head, prior):
+    """Labels and probabilities of all classes from `srepr predict`, which have six digits; without a prior, the run's
+    own results."""
+    test, model = load("digits-lt").test, tmp_path / "model.safetensors"
+    np.savez(tmp_path / "x.npz", x=test.inputs, y=test.labels)
+    words = [] if prior is None else ["--prior", prior]
+    assert srepr("export", retrained, "--head", head, "--format", "safetensors", "-o", model, *words).code == 0
+    found = json.loads(srepr("evaluate", model, "--data", tmp_path / "x.npz", "--json").out)["model"]
+    rows = srepr("predict", model, tmp_path / "x.npz", "--top", 10, "--format", "jsonl").out.splitlines()
+    rows = [json.loads(line) for line in rows]
+    hits = np.array([row["label"] == str(label) for row, label in zip(rows, test.labels, strict=True)])
+    assert found["acc"] == hits.mean()
+    assert found["per_class"] == pytest.approx([hits[test.labels == k].mean() for k in range(10)], rel=1e-12)
+    shares = [probabilities(row)[str(label)] for row, label in zip(rows, test.labels, strict=True)]
+    assert found["nll"] == pytest.approx(-np.log(shares).mean(), rel=1e-5)
+    results = read_json(retrained / "results.json")[head]
+    if prior is None:
+        assert found["acc"] == results["acc"]
+        assert found["nll"] == pytest.approx(results["nll"], abs=1e-5)
+    else:
+        assert found["nll"] != pytest.approx(results["nll"], abs=1e-2)
+
+
 def test_vectors_in_a_file_are_evaluated_like_the_run(srepr, arrays):
     answer = srepr("evaluate", arrays / "run/representation.safetensors", "--data", arrays / "data.npz", "--json")
     expected = dict(read_json(arrays / "run/results.json")["swa"])

@@ -3,8 +3,8 @@
 import json
 import os
 import signal
-import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -69,35 +69,34 @@ def test_a_config_of_another_kind_is_refused(tmp_path, config, complaint):
         read_settings(tmp_path)
 
 
-HOLD = """
-import os, sys, time
-from pathlib import Path
-from srepr.run.folder import sole_writer
-with sole_writer(Path(sys.argv[1])):
-    worker = os.fork()
-    if worker:
-        print(worker, flush=True)
-    time.sleep(60)
-"""
-
-
 def test_a_second_writer_is_refused_until_the_first_is_dead(tmp_path):
     """Dead is enough: a worker that it forked may live on for a while."""
     (tmp_path / ".weights.123.partial").touch()
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    worker = int(holder.stdout.readline())
-    assert not (tmp_path / ".weights.123.partial").exists()
-    with pytest.raises(InputError, match="another process is writing"), sole_writer(tmp_path):
-        pass
-    holder.kill()
-    holder.wait()
+    told, tell = os.pipe()
+    holder = os.fork()
+    if not holder:
+        try:
+            with sole_writer(tmp_path):
+                worker = os.fork()
+                if worker:
+                    os.write(tell, str(worker).encode())
+                time.sleep(60)
+        finally:
+            os._exit(0)
+    worker = int(os.read(told, 20))
     try:
+        assert not (tmp_path / ".weights.123.partial").exists()
+        with pytest.raises(InputError, match="another process is writing"), sole_writer(tmp_path):
+            pass
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)
         os.kill(worker, 0)  # raises where the worker is dead too, and the test shows nothing
         with sole_writer(tmp_path):
             pass
     finally:
         os.kill(worker, signal.SIGKILL)
-        holder.stdout.close()
+        os.close(told)
+        os.close(tell)
 
 
 def test_the_newest_state_that_can_be_read_counts(tmp_path):

@@ -19,7 +19,7 @@ from srepr.models.split import replace_classifier
 from srepr.run.checkpoints import load_head, load_model, load_posterior
 from srepr.run.classifiers import open_network
 from srepr.run.evaluate import evaluate_run
-from srepr.run.folder import load_run_data, sole_writer
+from srepr.run.folder import load_run_data
 from srepr.run.retrain import make_head, retrain_run
 from srepr.run.train import train
 from srepr.storage.files import plain, read_json
@@ -286,22 +286,12 @@ def test_killed_in_any_write_the_same_command_ends_with_the_same_bits(finished, 
     assert number == 7  # for each of the two heads: weights, note, results
 
 
-def test_a_second_process_is_refused_while_heads_are_made(run):
+def test_a_second_process_is_refused_while_heads_are_made(run, written_to):
     retrain_run(run, {"la": METHODS["la"]}, FAST, quiet=True)
-    told, tell = os.pipe()
-    leave, go = os.pipe()
-    child = os.fork()
-    if not child:
-        with sole_writer(run):
-            os.write(tell, b"!")
-            os.read(leave, 1)
-        os._exit(0)
-    os.read(told, 1)
-    for again in (lambda: retrain_run(run, METHODS, FAST, quiet=True), lambda: evaluate_run(run, quiet=True)):
-        with pytest.raises(InputError, match="another process is writing to"):
-            again()
-    os.write(go, b"!")
-    os.waitpid(child, 0)
+    with written_to(run):
+        for again in (lambda: retrain_run(run, METHODS, FAST, quiet=True), lambda: evaluate_run(run, quiet=True)):
+            with pytest.raises(InputError, match="another process is writing to"):
+                again()
     assert "la" in evaluate_run(run, quiet=True)
 
 

@@ -2,8 +2,6 @@
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -105,23 +103,11 @@ def test_a_folder_with_other_things_in_it_is_refused(srepr, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-HOLD = """
-import sys
-from pathlib import Path
-from srepr.run.folder import sole_writer
-with sole_writer(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_second_writer_is_refused(srepr, tmp_path):
+def test_a_second_writer_is_refused(srepr, written_to, tmp_path):
     run = tmp_path / "run"
     words = ["train", "digits-lt", "--epochs", 1, "--out", run]
     create_folder(run)
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", HOLD, str(run)], stdin=pipe, stdout=pipe, text=True) as holder:
-        assert holder.stdout.readline() == "held\n"
+    with written_to(run):
         assert srepr(*words).complaint.startswith(f"another process is writing to {run}.")
     assert srepr(*words).code == 0
 

@@ -1,31 +1,11 @@
 """Files appear whole or not at all, and come back as they were."""
 
-import resource
-import signal
-from contextlib import contextmanager
-
 import pytest
 import torch
 
 from srepr.errors import InputError
 from srepr.storage.files import read_json, write_json, write_whole
 from srepr.storage.tensors import load_tensors, save_tensors
-
-
-@contextmanager
-def disk_full():
-    """Files cannot grow beyond 1,000 bytes; without its signal the limit looks like a full disk.
-
-    Not a fixture: the test runner must be able to write its own report, which may go to a file.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
 
 
 def names(folder):
@@ -46,10 +26,10 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     assert names(tmp_path) == ["note.txt"]
 
 
-def test_a_full_disk_leaves_no_half_written_weights(tmp_path):
-    with disk_full(), pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
+def test_a_full_disk_leaves_no_half_written_weights(tmp_path, disk_full):
+    with disk_full(1000), pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
         save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
-    with disk_full(), pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
+    with disk_full(1000), pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
         write_json(tmp_path / "config.json", ["word"] * 1000)
     assert names(tmp_path) == []
 

@@ -8,7 +8,8 @@ Any module, any loader and any loss of the form (logits, labels) -> scalar work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -86,7 +87,10 @@ def fit(
     size = getattr(train, "batch_size", None) or batch_size  # stage 2 has the batches of stage 1, also a DataLoader's
     keywords: dict[str, Any] = {"epochs": stage2_epochs(epochs), "batch_size": size, "seed": seed}
     keywords |= {name.removeprefix("stage2_"): value for name, value in stage2.items()}
-    how, settings = chosen(method, **keywords)
+    try:
+        how, settings = chosen(method, **keywords)
+    except InputError as error:
+        raise InputError(_as_passed(str(error), stage2)) from None
     if how.representation == "swag" and [epoch.branch for epoch in schedule].count("swa") < 2:
         raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
     start = begin(model, train, batch_size, classifier, seed)
@@ -196,6 +200,13 @@ def captured(
         for _ in descend(learner, schedule, batches, optim=optim, loss=loss, steps=steps, advance=progress.advance):
             pass
     return start.posterior
+
+
+def _as_passed(message: str, stage2: Mapping[str, Any]) -> str:
+    """A message of stage 2 with its arguments under the names that `fit` was given."""
+    return re.sub(
+        r"`(\w+)`", lambda found: f"`stage2_{found[1]}`" if f"stage2_{found[1]}" in stage2 else found[0], message
+    )
 
 
 def _count(batches: Iterable[Any], seed: int) -> int:

@@ -53,8 +53,7 @@ class PredictCommand:
                 "there is nothing to predict. Name images, folders, a CSV file or arrays after the model."
             )
         classifier = load(self.model, self.head)
-        about = classifier.about
-        assert about is not None
+        about = classifier.description
         if self.prior is not None:
             classifier = classifier.with_prior(read_prior(self.prior, about))
         rows = classifier.rows(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,59 +32,60 @@ View = tuple[int, int]
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-class Examples(Protocol):
-    """Interface of a training, validation or test set.
+class Examples(ABC):
+    """A training, validation or test set.
 
     >>> part: Examples = ArrayExamples(np.eye(3, dtype=np.float32), np.array([0, 1, 1]), ("cat", "dog"))
     >>> part.counts, part.shape, len(part.subset(np.array([0, 2])))
     (array([1, 2]), (3,), 2)
     """
 
-    @property
-    def labels(self) -> Labels:
-        """Class of each example, int64 [N]."""
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the K classes, including those without examples."""
+    labels: Labels
+    """Class of each example, int64 [N]."""
+    class_names: tuple[str, ...]
+    """Names of the K classes, including those without examples."""
+    mean: tuple[float, ...]
+    """Mean, subtracted from each channel or vector entry."""
+    std: tuple[float, ...]
+    """Standard deviation, by which each channel or vector entry is divided."""
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
         """Examples per class, [K]."""
+        return np.bincount(self.labels, minlength=len(self.class_names))
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
     @property
+    @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W), or (D,) for vectors."""
 
     @property
-    def mean(self) -> tuple[float, ...]:
-        """Mean, subtracted from each channel or vector entry."""
-
-    @property
-    def std(self) -> tuple[float, ...]:
-        """Standard deviation, by which each channel or vector entry is divided."""
-
-    @property
+    @abstractmethod
     def preprocessing(self) -> dict[str, object]:
         """Preprocessing settings that change the inputs."""
 
-    def __len__(self) -> int: ...
-
+    @abstractmethod
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
 
+    @abstractmethod
     def subset(self, indices: Indices) -> Examples:
         """The examples at `indices`, in that order."""
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects training."""
 
+    @abstractmethod
     def thumbnail(self, index: int) -> Image.Image | None:
         """The example as a picture for a report, or None for a vector."""
 
 
 @dataclass(frozen=True, eq=False)
-class ArrayExamples:
+class ArrayExamples(Examples):
     """Examples in memory: images uint8 [N, C, H, W], or vectors float32 [N, D], which are never augmented.
 
     >>> images = np.zeros((4, 3, 32, 32), dtype=np.uint8)
@@ -102,17 +104,9 @@ class ArrayExamples:
     flip: bool = False
 
     @property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """Examples per class, [K]."""
-        return np.bincount(self.labels, minlength=len(self.class_names))
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W), or (D,) for vectors."""
         return self.inputs.shape[1:]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
@@ -147,7 +141,7 @@ class ArrayExamples:
 
 
 @dataclass(frozen=True, eq=False)
-class FileExamples:
+class FileExamples(Examples):
     """Examples in image files: random resized crop and flip for training, central crop for evaluation.
 
     >>> part = FileExamples(Path("birds"), ("wren/1.jpg", "wren/2.jpg"), np.array([0, 0]), ("wren",), size=64)
@@ -165,17 +159,9 @@ class FileExamples:
     std: tuple[float, ...] = IMAGENET_STD
 
     @property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """Examples per class, [K]."""
-        return np.bincount(self.labels, minlength=len(self.class_names))
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input, (3, size, size)."""
         return 3, self.size, self.size
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from srepr.data.examples import Examples
 from srepr.data.loaders import split
 from srepr.data.loading import batches
-from srepr.data.sampling import epoch_batches
+from srepr.data.sampling import chunks, epoch_batches
 from srepr.errors import InputError
 
 BATCH = 64  # small batches fit in the CPU cache
@@ -56,7 +56,7 @@ class ExampleInputs:
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
         """Yield the examples in order."""
-        order = np.array_split(np.arange(len(self)), -(-len(self) // BATCH))
+        order = chunks(len(self), BATCH)
         augmented = (self.seed, FIRST_VIEW + view) if self.augment else None
         for inputs, labels, _ in batches(self.examples, order, view=augmented, workers=self.workers):
             yield inputs, labels

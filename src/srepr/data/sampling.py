@@ -50,6 +50,15 @@ def epoch_batches(
     return [np.array_split(sequence[start : min(start + batch_size, end)], world_size)[rank] for start in starts]
 
 
+def chunks(length: int, size: int = 1024) -> list[Indices]:
+    """The indices 0 .. length - 1 in order, in chunks of at most `size`.
+
+    >>> [len(chunk) for chunk in chunks(5, size=2)]
+    [2, 2, 1]
+    """
+    return np.array_split(np.arange(length), -(-length // size)) if length else []
+
+
 def _balanced_sequence(labels: Labels, seed: int, epoch: int) -> Indices:
     """N draws: a uniformly random class, then the next example of its shuffled deck, reshuffled when empty."""
     total = len(labels)

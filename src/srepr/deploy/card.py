@@ -24,8 +24,7 @@ from srepr.storage.files import read_json
 
 def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, Any]:
     """The facts about a classifier of a run folder, or of an exported file, which brings its own along."""
-    about = classifier.about
-    assert about is not None
+    about = classifier.description
     return {
         **(load_facts(path) if path.suffix == ".safetensors" else _of_run(path, head)),
         "network": about.network,

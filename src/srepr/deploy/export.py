@@ -78,8 +78,7 @@ def export(
     srepr.errors.InputError: nowhere is not a folder. Name a run made by `srepr train`.
     """
     classifier = load(path, head)
-    about = classifier.about
-    assert about is not None
+    about = classifier.description
     if prior is not None:
         classifier = classifier.with_prior(read_prior(prior, about))
     if not out.parent.is_dir():

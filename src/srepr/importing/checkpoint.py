@@ -92,7 +92,7 @@ def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module
 
 
 def described(body: Tensors) -> dict[str, Any]:
-    """Options of `StagedResNet`, except the classifier's, inferred from tensor names and shapes.
+    """Options of `srepr.models.ResNet`, except the classifier's, inferred from tensor names and shapes.
 
     >>> from srepr.models import resnext50
     >>> with torch.device("meta"):

@@ -50,7 +50,7 @@ class PosteriorCallback(Callback):
         if isinstance(self.start, int):
             return self.start
         if trainer.max_epochs is None or trainer.max_epochs < 1:
-            raise InputError(f"`start` is {self.start}, a share of max_epochs, which the Trainer does not have: set it")
+            raise InputError(f"`start` is {self.start}, a share of max_epochs, which the Trainer lacks: set it")
         return int(self.start * trainer.max_epochs)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:

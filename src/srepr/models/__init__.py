@@ -11,15 +11,13 @@ from srepr.models.batchnorm import update_batchnorm
 from srepr.models.cosine import Cosine
 from srepr.models.fold import fold_batchnorm
 from srepr.models.mlp import mlp
-from srepr.models.resnet import resnet18, resnet50, resnext50
-from srepr.models.resnet_cifar import resnet8, resnet14, resnet20, resnet32
+from srepr.models.resnet import ResNet, resnet8, resnet14, resnet18, resnet20, resnet32, resnet50, resnext50
 from srepr.models.split import feature_extractor, find_classifier, replace_classifier, unwrap
-from srepr.models.staged_resnet import StagedResNet
 
 __all__ = [
     "NETWORKS",
     "Cosine",
-    "StagedResNet",
+    "ResNet",
     "build",
     "feature_extractor",
     "find_classifier",
@@ -45,7 +43,7 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
     "resnext50": resnext50,
-    "resnet": StagedResNet,
+    "resnet": ResNet,
     "mlp": mlp,
 }
 

@@ -18,6 +18,7 @@ from torch import nn
 from srepr.analysis import Array, class_means, feature_dispersion, jensen_shannon, pearson, quartile_boxes
 from srepr.config import Retrain, Stage1
 from srepr.data.longtail import groups
+from srepr.data.sampling import chunks
 from srepr.errors import InputError
 from srepr.heads import as_linear
 from srepr.metrics import COLUMNS, LongTailMetrics
@@ -95,7 +96,7 @@ def run_draws(
     ensemble = [LongTailMetrics(frozen.about.counts, sync_on_compute=False) for _ in range(samples)]
     rows = max(1, CELLS // (samples * len(frozen.about.counts)))
     dispersion: dict[str, list[Array]] = {"feature_dispersion": [], "probability_dispersion": []}
-    for chunk in np.array_split(np.arange(len(part)), -(-len(part) // rows)):
+    for chunk in chunks(len(part), rows):
         y = torch.from_numpy(part.labels[chunk])
         stochastic, _ = features.batch(chunk)
         with torch.inference_mode():

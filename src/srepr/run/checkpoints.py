@@ -107,13 +107,16 @@ def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]
     >>> load_classifier(path).shift
     tensor([ 0.4055, -0.6931])
     """
-    assert classifier.about is not None
     tensors = {**classifier.model.state_dict()}
     if classifier.shift is not None:
         tensors["shift"] = classifier.shift
     expects = None if classifier.expects is None else [float(share) for share in classifier.expects]
     how = {"temperature": classifier.temperature, "expects": expects}
-    metadata = {"about": classifier.about.to_json(), "classifier": json.dumps(how), "facts": json.dumps(plain(facts))}
+    metadata = {
+        "about": classifier.description.to_json(),
+        "classifier": json.dumps(how),
+        "facts": json.dumps(plain(facts)),
+    }
     save_tensors(path, tensors, metadata)
 
 

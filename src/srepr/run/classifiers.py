@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.data.examples import Examples
 from srepr.data.inputs import ExampleInputs
+from srepr.data.sampling import chunks
 from srepr.errors import InputError
 from srepr.features import NetworkFeatures
 from srepr.methods import Representation
@@ -32,8 +32,6 @@ from srepr.run.folder import STAGE_1, head_notes, load_run_data, require_network
 from srepr.run.load import choose_head
 from srepr.storage.arrays import ArrayFolder
 from srepr.storage.files import read_json
-
-CHUNK = 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,7 @@ class Frozen:
     def outputs(self, head: nn.Module, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
         """(logits [B, K], labels [B]) of a head, chunk by chunk in order, from cached features of plain inputs."""
         features = self.features(examples, "deterministic", Retrain(samples=1), augment=False).epoch(0)
-        for part in np.array_split(np.arange(len(examples)), -(-len(examples) // CHUNK)):
+        for part in chunks(len(examples)):
             with torch.inference_mode():
                 yield head(features.batch(part)[1]), torch.from_numpy(examples.labels[part])
 

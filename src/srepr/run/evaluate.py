@@ -125,8 +125,7 @@ def evaluate_file(path: Path, arrays: Path) -> dict[str, Any]:
     srepr.errors.InputError: model.safetensors does not exist. Is the training finished?
     """
     classifier = load_classifier(path)
-    about = classifier.about
-    assert about is not None
+    about = classifier.description
     inputs, labels = read_labelled(arrays, about.class_names)
     if inputs.shape[1:] != about.shape:
         raise InputError(f"{arrays} has inputs of shape {inputs.shape[1:]}, {path} takes {about.shape}.")

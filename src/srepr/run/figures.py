@@ -62,22 +62,7 @@ Curve = npt.NDArray[np.float64]
 
 
 def save_figures(analysis: Analysis, folder: Path) -> list[Path]:
-    """Write every figure of an analysis (`srepr.run.analyze.summary`) to the folder, as NAME.png and NAME.svg.
-
-    >>> both = lambda values: {"before": values, "after": values}
-    >>> box = {"low": 0.0, "q1": 0.1, "median": 0.2, "q3": 0.3, "high": 0.4}
-    >>> spread = {"pearson": 0.5, "quartiles": [box] * 4, "per_class": [0.1, 0.2]}
-    >>> scores = {"acc": 0.7, "nll": 0.9, "ece": 0.1}
-    >>> files = save_figures({
-    ...     "head": "srepr", "before": "swa", "counts": [120, 7], "classes": ["cat", "dog"],
-    ...     "dispersion": {"feature": spread, "probability": spread},
-    ...     "ensemble": [{"samples": 1, **scores}, {"samples": 2, **scores}], "single": scores,
-    ...     "weight_norms": both([2.0, 1.0]), "marginal": both([0.6, 0.4]), "per_class": both([0.9, None]),
-    ...     "reliability": both([{"count": 9, "confidence": 0.8, "accuracy": 0.7}]), "metrics": both(scores),
-    ... }, getfixture("tmp_path"))
-    >>> [file.name for file in files[:2]]
-    ['dispersion-by-nll.png', 'dispersion-by-nll.svg']
-    """
+    """Write every figure of an analysis (`srepr.run.analyze.summary`) to the folder, as NAME.png and NAME.svg."""
     files = []
     with matplotlib.style.context(["default", PRINT]):
         for name, draw in FIGURES.items():
