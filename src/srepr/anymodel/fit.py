@@ -147,12 +147,7 @@ class Start:
 
 
 def begin(model: nn.Module, train: Any, batch_size: int, classifier: str | None, seed: int) -> Start:
-    """Copy the model and learn from the first batch what its classifier and its classes are.
-
-    >>> start = begin(nn.Sequential(nn.LazyLinear(5)), (torch.zeros(4, 2), torch.arange(4)), 2, None, seed=0)
-    >>> start.posterior.classifier, start.classes
-    ('0', 5)
-    """
+    """Copy the model and learn from the first batch what its classifier and its classes are."""
     network, batches = duplicate(model), shuffled(train, batch_size=batch_size)
     given = next(chain(network.parameters(), network.buffers()), None)
     if given is None or given.device.type == "cpu":

@@ -66,11 +66,7 @@ def recognise(model: nn.Module, name: str, inputs: Any) -> tuple[nn.Linear | Cos
 
 
 def plain_layers(classifier: nn.Module, features: Tensor) -> list[nn.Linear | Cosine]:
-    """The functions of features [B, L] that a layer with this weight may compute: W x + b or cosines, W or W^T.
-
-    >>> plain_layers(nn.Linear(4, 3), torch.zeros(1, 4))
-    [Linear(in_features=4, out_features=3, bias=True), Cosine()]
-    """
+    """The functions of features [B, L] that a layer with this weight may compute: W x + b or cosines, W or W^T."""
     if isinstance(classifier, Cosine):
         return [copy.deepcopy(classifier)]
     weight, bias = classifier.weight, getattr(classifier, "bias", None)

@@ -59,11 +59,7 @@ class Prepared:
 
 
 class Divided(nn.Module):
-    """A head for a network that multiplies its output by a factor.
-
-    >>> Divided(nn.Identity(), 10.0)(torch.tensor([20.0]))
-    tensor([2.])
-    """
+    """A head for a network that multiplies its output by a factor."""
 
     def __init__(self, head: nn.Module, factor: float) -> None:
         super().__init__()
@@ -75,13 +71,7 @@ class Divided(nn.Module):
 
 
 def prepare(posterior_or_model: Posterior | nn.Module, inputs: LoaderInputs, classifier: str | None) -> Prepared:
-    """Prepare the mean of a posterior, with recomputed BatchNorm statistics, or a plain model for stage 2.
-
-    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> data = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)])
-    >>> prepare(model, LoaderInputs(data, seed=0), None).name
-    '2'
-    """
+    """Prepare the mean of a posterior, with recomputed BatchNorm statistics, or a plain model for stage 2."""
     if isinstance(posterior_or_model, Posterior):
         given, posterior = posterior_or_model.model, posterior_or_model
         network = duplicate(given)
@@ -104,11 +94,7 @@ def prepare(posterior_or_model: Posterior | nn.Module, inputs: LoaderInputs, cla
 
 
 def runnable(network: nn.Module) -> nn.Module:
-    """The network in float32, in place, where it is in half precision on a CPU: too coarse, slow, and not safe there.
-
-    >>> runnable(nn.Linear(2, 2, dtype=torch.bfloat16)).weight.dtype
-    torch.float32
-    """
+    """A half-precision network on a CPU, converted to float32 in place: half is too coarse, slow and unsafe there."""
     half = any(tensor.dtype in HALF and tensor.device.type == "cpu" for _, tensor in _tensors(network))
     return network.float() if half else network
 

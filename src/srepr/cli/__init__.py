@@ -62,12 +62,7 @@ class Command(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; exit code 0 is success, 2 is bad input, explained in one line on stderr.
-
-    >>> main(["--version"])
-    srepr 0.2.0
-    0
-    """
+    """Run one command; exit code 0 is success, 2 is bad input, explained in one line on stderr."""
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
@@ -111,12 +106,7 @@ def in_flags(message: str, kind: type) -> str:
 
 
 def flags(kind: type, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """(argument, flag) for every argument of a command, under its name in Python and under the one that is typed.
-
-    >>> known = dict(flags(TrainCommand))
-    >>> known["swa_lr"], known["from"], known["source"]
-    ('--optim.swa-lr', '--from', 'SOURCE')
-    """
+    """(argument, flag) for every argument of a command, under its name in Python and under the one that is typed."""
     hints = get_type_hints(kind, include_extras=True)
     for name in (field.name for field in dataclasses.fields(kind)):
         plain, marks = hints[name], tuple[Any, ...]()

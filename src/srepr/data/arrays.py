@@ -55,12 +55,7 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
 
 
 def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    """Inputs and labels to evaluate a network with these classes: x_test and y_test, or x and y.
-
-    >>> read_labelled(Path("birds.npz"), ("crow", "wren"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: birds.npz cannot be read: ...
-    """
+    """Inputs and labels to evaluate a network with these classes: x_test and y_test, or x and y."""
     arrays = open_arrays(path)
     suffix = "_test" if "x_test" in arrays else ""
     if not {f"x{suffix}", f"y{suffix}"} <= arrays.keys():
@@ -75,12 +70,7 @@ def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray
 
 
 def open_arrays(path: Path) -> Arrays:
-    """Arrays of an .npz file by name. A file with pickled objects is rejected.
-
-    >>> np.savez(getfixture("tmp_path") / "birds.npz", x=np.zeros((2, 3)))
-    >>> list(open_arrays(getfixture("tmp_path") / "birds.npz"))
-    ['x']
-    """
+    """Arrays of an .npz file by name. A file with pickled objects is rejected."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return dict(archive)
@@ -102,11 +92,7 @@ def _by_part(path: Path) -> tuple[Arrays, Arrays]:
 
 
 def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert images to uint8 [N, C, H, W] and vectors to float32 [N, D]; `what` names the array in errors.
-
-    >>> checked_inputs("x", np.zeros((5, 8, 8), dtype=np.uint8)).shape
-    (5, 1, 8, 8)
-    """
+    """Convert images to uint8 [N, C, H, W] and vectors to float32 [N, D]; `what` names the array in errors."""
     if x.ndim == 2 and x.dtype.kind in "fiub":
         vectors = x.astype(np.float32)
         broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))

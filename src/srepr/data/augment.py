@@ -49,11 +49,7 @@ def pad_crop_flip(images: Tensor, draws: Draws, *, padding: int, flip: bool) -> 
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Convert uint8 [B, C, H, W] to (x / 255 - mean) / std in float32, channels_last for faster convolutions.
-
-    >>> normalise(torch.full((1, 1, 1, 2), 255, dtype=torch.uint8), [0.5], [0.25])
-    tensor([[[[2., 2.]]]])
-    """
+    """Convert uint8 [B, C, H, W] to (x / 255 - mean) / std in float32, channels_last for faster convolutions."""
     centre, spread = torch.tensor(mean, device=images.device), torch.tensor(std, device=images.device)
     batch, channels, height, width = images.shape
     # Whole rows of pixels at once: a broadcast over three channels is too short to be vectorised.
@@ -63,11 +59,7 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 
 def mixup_weights(alpha: float, draws: Draws) -> Tensor:
-    """Beta(alpha, alpha) weights in float32 from uniform draws of the same shape, by the inverse CDF.
-
-    >>> mixup_weights(1.0, np.array([0.25, 0.75]))
-    tensor([0.2500, 0.7500])
-    """
+    """Beta(alpha, alpha) weights in float32 from uniform draws of the same shape, by the inverse CDF."""
     if not alpha > 0:
         raise InputError(f"mixup with alpha {alpha:g}: alpha must be positive. Leave mixup off for none")
     return torch.from_numpy(np.asarray(betaincinv(alpha, alpha, draws), dtype=np.float32))

@@ -49,16 +49,7 @@ def read(data_dir: Path, *, name: str) -> LongTailData:
 
 
 def find(name: str, data_dir: Path) -> tuple[Path, bool]:
-    """The folder with the files, and whether they are the binary version.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     Path(folder, "cifar-100-python").mkdir()
-    ...     Path(folder, "cifar-100-python", "train").touch()
-    ...     found, binary = find("cifar100-lt", Path(folder))
-    >>> found.name, binary
-    ('cifar-100-python', False)
-    """
+    """The folder with the files, and whether they are the binary version."""
     layout = LAYOUTS[name]
     kinds = (
         (layout.folder, next(iter(layout.train)), True),
@@ -73,16 +64,7 @@ def find(name: str, data_dir: Path) -> tuple[Path, bool]:
 
 
 def wrong_files(name: str, data_dir: Path) -> list[str]:
-    """List the files that are missing or do not have the official md5, one line each.
-
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     Path(folder, "train.bin").touch()
-    ...     for line in wrong_files("cifar100-lt", Path(folder)):
-    ...         print(line)
-    /...train.bin is not the official file (md5)
-    /...test.bin is missing
-    """
+    """List the files that are missing or do not have the official md5, one line each."""
     layout = LAYOUTS[name]
     folder, binary = find(name, data_dir)
     checksums = {**layout.train, **layout.test} if binary else {**layout.pickle_train, **layout.pickle_test}

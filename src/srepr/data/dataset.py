@@ -57,12 +57,7 @@ class LongTailData:
         return hashlib.sha256("\n".join(prints).encode()).hexdigest()
 
     def describe(self) -> dict[str, object]:
-        """Sizes, imbalance, class groups and fingerprint, ready for JSON.
-
-        >>> from srepr.data import load
-        >>> load("digits-lt").describe()["groups"]
-        {'many': 1, 'medium': 4, 'few': 5}
-        """
+        """Sizes, imbalance, class groups and fingerprint, ready for JSON."""
         counts = self.counts
         return {
             "name": self.name,

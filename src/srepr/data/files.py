@@ -53,11 +53,7 @@ def read_list(path: Path, classes: int) -> Listing:
 
 
 def why_bad(path: Path) -> str | None:
-    """Why an image file cannot be used, or None. A JPEG is decoded at 1/8 scale, for speed.
-
-    >>> why_bad(Path("nowhere.jpg"))
-    'does not exist'
-    """
+    """Why an image file cannot be used, or None. A JPEG is decoded at 1/8 scale, for speed."""
     try:
         with Image.open(path) as image:
             image.draft(image.mode, (1, 1))
@@ -78,12 +74,7 @@ def image_data(
     image_size: int | None = None,
     skip_bad_images: bool = False,
 ) -> LongTailData:
-    """Build a data set from listings for "train" and, optionally, "validation" and "test".
-
-    >>> image_data("birds", Path("birds"), {"train": Listing(["wren/1.jpg"], np.array([0]))}, ["wren"])
-    Traceback (most recent call last):
-    srepr.errors.InputError: birds/wren/1.jpg does not exist. Put it there, or go on without it with `skip_bad_images`
-    """
+    """Build a data set from listings for "train" and, optionally, "validation" and "test"."""
     skipped: list[str] = []
     built: dict[str, Examples] = {}
     for part, listing in parts.items():

@@ -13,13 +13,7 @@ LISTS = {"train": "ImageNet_LT_train.txt", "validation": "ImageNet_LT_val.txt", 
 
 
 def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read the lists in `data_dir` or `data_dir/ImageNet_LT`; image paths are relative to `data_dir`.
-
-    >>> read(Path("nowhere"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: nowhere has no ImageNet_LT_train.txt. Put the lists ImageNet_LT_train.txt,
-    ImageNet_LT_val.txt and ImageNet_LT_test.txt there, beside ImageNet's train/ and val/
-    """
+    """Read the lists in `data_dir` or `data_dir/ImageNet_LT`; image paths are relative to `data_dir`."""
     folder = data_dir / "ImageNet_LT" if (data_dir / "ImageNet_LT").is_dir() else data_dir
     for name in (LISTS["train"], LISTS["test"]):
         if not (folder / name).is_file():

@@ -23,13 +23,7 @@ _FILES = {
 
 
 def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read the text lists or, if missing, the annotations in `data_dir`; image paths are relative to `data_dir`.
-
-    >>> read(Path("nowhere"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: nowhere has neither iNaturalist18_train.txt nor train2018.json. Put one of them there,
-    beside train_val2018/
-    """
+    """Read the text lists or, if missing, the annotations in `data_dir`; image paths are relative to `data_dir`."""
     parts = {}
     for part, (plain, official) in _FILES.items():
         if (data_dir / plain).is_file():

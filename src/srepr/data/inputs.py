@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from srepr.config import BATCH_SIZE
 from srepr.data.examples import Examples
 from srepr.data.loaders import split
 from srepr.data.loading import batches
@@ -20,7 +21,7 @@ from srepr.data.sampling import chunks, epoch_batches
 from srepr.errors import InputError
 
 BATCH = 64  # small batches fit in the CPU cache
-CALIBRATION_BATCH = 128  # BatchNorm statistics as in training
+CALIBRATION_BATCH = BATCH_SIZE  # BatchNorm statistics as in training
 FIRST_VIEW = 1_000_000  # an epoch number that stage 1 never reaches
 CALIBRATION_VIEW = FIRST_VIEW - 1
 
@@ -42,12 +43,7 @@ class Inputs(Protocol):
 
 @dataclass(frozen=True)
 class ExampleInputs:
-    """Inputs of one set, augmented as in training or plain as in evaluation.
-
-    >>> from srepr.data import load
-    >>> sum(len(labels) for _, labels in ExampleInputs(load("digits-lt").train, seed=0).sweep(0))
-    331
-    """
+    """Inputs of one set, augmented as in training or plain as in evaluation."""
 
     examples: Examples
     seed: int
@@ -84,12 +80,7 @@ class ExampleInputs:
 
 @dataclass(frozen=True)
 class LoaderInputs:
-    """Batches of a user's loader, with repeatable shuffling and augmentation (see `seeded`).
-
-    >>> loader = torch.utils.data.DataLoader([(torch.zeros(2), 0), (torch.ones(2), 1)], batch_size=2)
-    >>> [labels.tolist() for _, labels in LoaderInputs(loader, seed=0).sweep(0)]
-    [[0, 1]]
-    """
+    """Batches of a user's loader, with repeatable shuffling and augmentation (see `seeded`)."""
 
     loader: Any
     seed: int

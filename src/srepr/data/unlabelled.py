@@ -35,12 +35,7 @@ class Unlabelled(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Pictures(FileExamples):
-    """Image files as in evaluation: the central `fraction` of the shorter side, resized; grey for one channel.
-
-    >>> part = Pictures(Path("birds"), ("1.jpg",), np.zeros(1, dtype=np.int64), ("wren",), size=32, channels=1)
-    >>> part.shape
-    (1, 32, 32)
-    """
+    """Image files as in evaluation: the central `fraction` of the shorter side, resized; grey for one channel."""
 
     channels: int = 3
     fraction: float = 224 / 256

@@ -38,13 +38,6 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
     """Build the network of another project's checkpoint, in eval mode. Nothing in the file is executed.
 
     `scale` is the scale of cosine classifiers. Checkpoints do not store it; all supported projects use 30.
-
-    >>> from srepr.models import resnet8
-    >>> path = getfixture("tmp_path") / "checkpoint.pth"
-    >>> torch.save({"epoch": 200, "state_dict": resnet8(10).state_dict()}, path)
-    >>> found = read_checkpoint(path)
-    >>> found.layout, found.classes, found.options["depths"]
-    ('plain', 10, (1, 1, 1))
     """
     content = read(path)
     try:
@@ -65,16 +58,7 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
 def load_checkpoint(
     path: Path, data: LongTailData, *, layout: str = "auto", scale: float = 30.0
 ) -> tuple[nn.Module, About]:
-    """The network of another project's checkpoint, and its metadata for `data`.
-
-    >>> from srepr.data import load
-    >>> from srepr.models import resnet8
-    >>> path = getfixture("tmp_path") / "checkpoint.pth"
-    >>> torch.save(resnet8(7, channels=1).state_dict(), path)
-    >>> load_checkpoint(path, load("digits-lt"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../checkpoint.pth has 7 classes, digits-lt has 10. Name the data that it was trained on.
-    """
+    """The network of another project's checkpoint, and its metadata for `data`."""
     return fitted(path, read_checkpoint(path, layout=layout, scale=scale), data)
 
 
@@ -139,12 +123,7 @@ def renamed(body: Tensors, options: dict[str, Any]) -> Tensors:
 
 
 def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
-    """Tensors of `fc`, the mean of the experts' heads on concatenated features; sets its bias and scale in `options`.
-
-    >>> parts = Parts({}, [(torch.ones(2, 3), torch.ones(2)), (3 * torch.ones(2, 3), torch.ones(2))])
-    >>> classifier(parts, {"widths": (3,), "experts": 2}, scale=30.0)["fc.weight"][0]
-    tensor([0.5000, 0.5000, 0.5000, 1.5000, 1.5000, 1.5000])
-    """
+    """Tensors of `fc`, the mean of the experts' heads on concatenated features; sets bias and scale in `options`."""
     length, experts = options["widths"][-1], options["experts"]
     if len(parts.heads) != experts:
         raise InputError(f"it has {experts} experts and {len(parts.heads)} classifiers. Is the checkpoint whole?")
@@ -168,13 +147,7 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
 
 
 def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
-    """Load the tensors into a network on the meta device; names and shapes must match exactly.
-
-    >>> layer = nn.Linear(2, 2, device="meta")
-    >>> filled(layer, {"weight": torch.ones(2, 2), "bias": torch.ones(2), "more": torch.ones(1)})
-    Traceback (most recent call last):
-    srepr.errors.InputError: 1 of its tensors have no place in the network: more. ...
-    """
+    """Load the tensors into a network on the meta device; names and shapes must match exactly."""
     own = network.state_dict()
     # Files from before PyTorch 0.4.1 lack these counters, which are not used here.
     counters = [name for name in own if name.endswith(".num_batches_tracked")]

@@ -34,12 +34,7 @@ class Parts(NamedTuple):
 
 
 def take_apart(content: Any, layout: str = "auto") -> tuple[str, Parts]:
-    """Layout and parts of a checkpoint; "auto" tries every layout.
-
-    >>> take_apart({"epoch": 3})
-    Traceback (most recent call last):
-    srepr.errors.InputError: its layout is unknown. Known: mislas, classifier-balancing, ride, bcl, huggingface, ...
-    """
+    """Layout and parts of a checkpoint; "auto" tries every layout."""
     if layout != "auto" and layout not in LAYOUTS:
         raise unknown("layout", layout, ["auto", *LAYOUTS])
     for name in LAYOUTS if layout == "auto" else [layout]:
@@ -154,11 +149,7 @@ def tensors_of(state: Any) -> Tensors:
 
 
 def without(state: Tensors, *prefixes: str) -> Tensors:
-    """The state dict without names that start with a prefix.
-
-    >>> list(without({"conv1.weight": Tensor(1), "fc.weight": Tensor(1)}, "fc."))
-    ['conv1.weight']
-    """
+    """The state dict without names that start with a prefix."""
     return {name: tensor for name, tensor in state.items() if not name.startswith(prefixes)}
 
 

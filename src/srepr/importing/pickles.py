@@ -181,31 +181,17 @@ class Machine:
 
 
 def extend(target: Any, items: list[Any]) -> None:
-    """Extend a list; a stand-in ignores the items.
-
-    >>> extend(found := [1], [2, 3])
-    >>> found
-    [1, 2, 3]
-    """
+    """Extend a list; a stand-in ignores the items."""
     if isinstance(target, list):
         target.extend(items)
 
 
 def update(target: Any, items: list[Any]) -> None:
-    """Set alternating keys and values in a dict; a stand-in ignores them.
-
-    >>> update(found := {}, ["lr", 0.1])
-    >>> found
-    {'lr': 0.1}
-    """
+    """Set alternating keys and values in a dict; a stand-in ignores them."""
     if isinstance(target, dict):
         target.update(as_dict(zip(items[::2], items[1::2], strict=True)))
 
 
 def as_dict(pairs: Any = ()) -> dict[Any, Any]:
-    """A dict of the pairs whose key is a string, a number or None: hashing deep tuples could exhaust the C stack.
-
-    >>> as_dict([("a", 1), ((), 2)])
-    {'a': 1}
-    """
+    """A dict of the pairs whose key is a string, a number or None: hashing deep tuples could exhaust the C stack."""
     return {key: value for key, value in pairs if key is None or isinstance(key, str | bytes | int | float)}

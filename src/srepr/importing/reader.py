@@ -149,15 +149,7 @@ def machine_for(storage: Callable[[torch.dtype, str, int], Tensor]) -> Machine:
 
 
 def tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int], *_: Any) -> Tensor:
-    """View of a storage, checked to lie inside it and to be no larger than it.
-
-    >>> tensor(torch.arange(6), 1, (2, 2), (2, 1))
-    tensor([[1, 2],
-            [3, 4]])
-    >>> tensor(torch.arange(6), 0, (10**9,), (0,))
-    Traceback (most recent call last):
-    ValueError: a tensor of size (1000000000,) and stride (0,) does not fit its storage of 6
-    """
+    """View of a storage, checked to lie inside it and to be no larger than it."""
     if not isinstance(storage, Tensor) or not is_size([offset, *size, *stride]) or len(size) != len(stride):
         raise ValueError("its tensors are not torch's")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
@@ -167,18 +159,10 @@ def tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[i
 
 
 def of_bytes(content: bytes) -> Tensor:
-    """The bytes as a uint8 tensor, which may be empty.
-
-    >>> of_bytes(b"ab"), of_bytes(b"")
-    (tensor([97, 98], dtype=torch.uint8), tensor([], dtype=torch.uint8))
-    """
+    """The bytes as a uint8 tensor, which may be empty."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
 def is_size(numbers: Sequence[Any]) -> bool:
-    """Whether all are integers that a file can hold.
-
-    >>> is_size([3, 0]), is_size([-1]), is_size(["3"]), is_size([2**70])
-    (True, False, False, False)
-    """
+    """Whether all are integers that a file can hold."""
     return all(type(number) is int and 0 <= number < 2**48 for number in numbers)

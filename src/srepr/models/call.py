@@ -34,11 +34,7 @@ def call(model: nn.Module, inputs: Any) -> Tensor:
 
 
 def logits_in(model: nn.Module, output: Any) -> Tensor:
-    """Logits in a model's output: a tensor, the first item of a tuple, `.logits` or ["logits"].
-
-    >>> logits_in(nn.Identity(), {"loss": None, "logits": torch.zeros(2, 3)}).shape
-    torch.Size([2, 3])
-    """
+    """Logits in a model's output: a tensor, the first item of a tuple, `.logits` or ["logits"]."""
     if hasattr(output, "logits"):
         output = output.logits
     elif isinstance(output, Mapping):
@@ -51,11 +47,7 @@ def logits_in(model: nn.Module, output: Any) -> Tensor:
 
 
 def placed(inputs: Any, like: Tensor) -> Any:
-    """Inputs on the device of `like`; floating-point inputs also get its dtype.
-
-    >>> placed({"x": torch.zeros(2), "ids": torch.tensor([1])}, torch.zeros(1, dtype=torch.float16))["x"].dtype
-    torch.float16
-    """
+    """Inputs on the device of `like`; floating-point inputs also get its dtype."""
     if isinstance(inputs, Tensor):
         dtype = like.dtype if inputs.is_floating_point() else inputs.dtype
         return inputs.to(like.device, dtype, non_blocking=True)
@@ -67,11 +59,7 @@ def placed(inputs: Any, like: Tensor) -> Any:
 
 
 def to_device(inputs: Any, device: torch.device | str) -> Any:
-    """Move every tensor in nested dicts, tuples and lists to the device.
-
-    >>> to_device({"ids": torch.tensor([1]), "name": "a"}, "cpu")
-    {'ids': tensor([1]), 'name': 'a'}
-    """
+    """Move every tensor in nested dicts, tuples and lists to the device."""
     if isinstance(inputs, Tensor):
         return inputs.to(device, non_blocking=True)
     if isinstance(inputs, Mapping):

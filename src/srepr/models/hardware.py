@@ -35,11 +35,7 @@ def can_compile() -> bool:
 
 
 def channels_last(body: nn.Module) -> nn.Module:
-    """Convert the weights of 2-d convolutions to channels_last, in place, for speed.
-
-    >>> channels_last(nn.Conv2d(2, 2, 3)).weight.is_contiguous(memory_format=torch.channels_last)
-    True
-    """
+    """Convert the weights of 2-d convolutions to channels_last, in place, for speed."""
     for parameter in body.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
@@ -47,12 +43,7 @@ def channels_last(body: nn.Module) -> nn.Module:
 
 
 def runner(extractors: Sequence[nn.Module], *, compiled: bool = False) -> Callable[[Any], list[Tensor]]:
-    """A function from inputs to the features of each extractor. If compiled, one graph serves all their weights.
-
-    >>> run = runner([nn.Linear(2, 2), nn.Linear(2, 2)])
-    >>> [features.shape for features in run(torch.zeros(5, 2))]
-    [torch.Size([5, 2]), torch.Size([5, 2])]
-    """
+    """A function from inputs to the features of each extractor. If compiled, one graph serves all their weights."""
     if compiled and extractors and can_compile():
         tensors = [{**dict(body.named_parameters()), **dict(body.named_buffers())} for body in extractors]
         template = copy.deepcopy(extractors[0]).to("meta")  # without weights, so the graph is not specialised

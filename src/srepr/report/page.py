@@ -35,12 +35,7 @@ def write_report(
     workers: int = 0,
     quiet: bool = False,
 ) -> list[str]:
-    """Write the page about these run folders to `out`; returns the verdict on each run.
-
-    >>> write_report([Path("nothing")], Path("report.html"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: nothing is not a folder. Name a run made by `srepr train`.
-    """
+    """Write the page about these run folders to `out`; returns the verdict on each run."""
     if out.is_dir():
         raise InputError(f"{out} is a folder. Name the file to write: {out / 'report.html'}")
     described = []
@@ -87,11 +82,7 @@ def render(described: Sequence[dict[str, Any]]) -> str:
 
 
 def shortened(content: Any) -> Any:
-    """The content with numbers of five digits: more than a page can show, and half as long.
-
-    >>> shortened({"acc": 2 / 3, "counts": [123456]})
-    {'acc': 0.66667, 'counts': [123456]}
-    """
+    """The content with numbers of five digits: more than a page can show, and half as long."""
     if isinstance(content, dict):
         return {key: shortened(value) for key, value in content.items()}
     if isinstance(content, list):

@@ -68,20 +68,12 @@ def flips(gained: int, lost: int, examples: int) -> str:
 
 
 def sign(pair: tuple[float, float]) -> int:
-    """Whether the second number is above (1) or below (-1) the first.
-
-    >>> sign((0.3, 0.15)), sign((0.3, 0.3))
-    (-1, 0)
-    """
+    """Whether the second number is above (1) or below (-1) the first."""
     return (pair[1] > pair[0]) - (pair[1] < pair[0])
 
 
 def change(what: str, pair: tuple[float, float], form: str) -> str:
-    """'raises WHAT from A to B', or that it leaves it.
-
-    >>> change("ECE", (0.3, 0.15), "{:.2f}"), change("ECE", (0.3, 0.3), "{:.2f}")
-    ('lowers ECE from 0.30 to 0.15', 'leaves ECE at 0.30')
-    """
+    """'raises WHAT from A to B', or that it leaves it."""
     old, new = (form.format(value) for value in pair)
     if not sign(pair):
         return f"leaves {what} at {old}"
@@ -89,9 +81,5 @@ def change(what: str, pair: tuple[float, float], form: str) -> str:
 
 
 def points(differences: Mapping[str, float]) -> str:
-    """Differences of accuracies as a list in words.
-
-    >>> points({"many": 3.0, "acc": 0.51})
-    '3.0 points on the many-shot classes and 0.5 points overall'
-    """
+    """Differences of accuracies as a list in words."""
     return " and ".join(f"{value:.1f} points {ACCURACIES[key]}" for key, value in differences.items())

@@ -25,11 +25,7 @@ DIGITS = {name: 2 if column.percent else 3 for name, column in COLUMNS.items()} 
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """A row with the numbers of both sides: [mean, standard deviation], "N/A" if it diverged, None if there is none.
-
-    >>> Compared(name="swa", label="SWA", ours={"acc": [50.0, 1.0]}, paper={"acc": [47.08, 0.12]}).difference
-    {'acc': 2.92}
-    """
+    """A row with both sides: [mean, standard deviation], "N/A" if it diverged, None if there is none."""
 
     name: str
     label: str
@@ -79,14 +75,7 @@ class Comparison:
 
 
 def compare(experiment: Experiment, measured: Sequence[Record]) -> Comparison:
-    """Our mean and standard deviation over the seeds, beside the paper's numbers on this data set or the nearest one.
-
-    >>> experiment = Experiment(table="main", base=RECIPES["cifar100-lt"], seeds=2, out=Path("O"))
-    >>> record = {"name": "srepr", "part": "test", "nll": 2.25, "ece": 0.125}
-    >>> row = compare(experiment, [{**record, "acc": 0.47}, {**record, "acc": 0.48}]).rows[-1]
-    >>> [cell("acc", row.ours["acc"]), cell("acc", row.paper["acc"]), signed("acc", row.difference["acc"])]
-    ['47.50±0.71', '47.81±0.02', '-0.31']
-    """
+    """Our mean and standard deviation over the seeds beside the paper's numbers, on this data set or the nearest."""
     table, base = TABLES[experiment.table], experiment.base
     paper, theirs = numbers(experiment.table, base.source)
     rows = [
@@ -182,12 +171,7 @@ def as_table(comparison: Comparison) -> Table:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    r"""The comparison as a Markdown page.
-
-    >>> as_markdown(Comparison(table="main", source="digits-lt", paper="imagenet-lt", caption="Methods.",
-    ...                        columns=("acc",), rows=[], notes=["A note."]))
-    '# main\n\nMethods.\n\n|  | ACC |\n| --- | ---: |\n\nA note.\n'
-    """
+    r"""The comparison as a Markdown page."""
     rule = ["---", *["---:"] * len(comparison.columns)]
     table = [f"| {' | '.join(line)} |" for line in (comparison.header, rule, *comparison.lines)]
     return "\n".join([f"# {comparison.table}", "", comparison.caption, "", *table, "", *comparison.notes, ""])

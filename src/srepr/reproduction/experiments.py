@@ -59,11 +59,7 @@ class Row:
 
 
 def head_name(method: str, stage1: Stage1 = "swa") -> str:
-    """Default name of a head.
-
-    >>> head_name("crt"), head_name("crt", "sgd")
-    ('crt', 'sgd-crt')
-    """
+    """Default name of a head."""
     return method if stage1 == "swa" else f"{stage1}-{method}"
 
 
@@ -73,32 +69,18 @@ def network(train: Train, stage1: Stage1 = "swa") -> Row:
 
 
 def head(train: Train, method: str, stage1: Stage1 = "swa") -> Row:
-    """A method of the paper on a network of stage 1.
-
-    >>> row = head(Train(source="digits-lt"), "crt", "sgd")
-    >>> row.name, row.label
-    ('sgd-crt', 'SGD + cRT')
-    """
+    """A method of the paper on a network of stage 1."""
     name, label = head_name(method, stage1), f"{TITLES[stage1]} + {TITLES[method]}"
     return Row(name=name, label=label, train=train, stage1=stage1, head=name, method=method)
 
 
 def variant(row: Row, name: str, label: str, **changes: Any) -> Row:
-    """The row under another name, with choices of its method changed.
-
-    >>> variant(head(Train(source="digits-lt"), "srepr"), "srepr-cbs", "with CBS", balance="cbs").how.balance
-    'cbs'
-    """
+    """The row under another name, with choices of its method changed."""
     return replace(row, name=name, head=name, label=label, changes=changes)
 
 
 def lws(train: Train, stage1: Stage1 = "swa") -> Row:
-    """LWS with a scale for each class: the paper's formula has one scalar, but its numbers come from this form.
-
-    >>> row = lws(Train(source="digits-lt"), "sgd")
-    >>> row.label, row.how.head
-    ('SGD + LWS, per class', 'lws-per-class')
-    """
+    """LWS with a scale for each class: the paper's formula has one scalar, but its numbers come from this form."""
     row = head(train, "lws", stage1)
     scaled = variant(row, f"{row.name}-per-class", f"{row.label}, per class", head="lws-per-class")
     return replace(scaled, name=row.name)
@@ -137,11 +119,7 @@ def full(base: Train) -> list[Row]:
 
 
 def temperature(base: Train) -> list[Row]:
-    """The temperature of the distillation; at the default, the head is shared with the other tables.
-
-    >>> [row.head for row in temperature(Train(source="digits-lt"))][-2:]
-    ['srepr-temperature-10', 'srepr']
-    """
+    """The temperature of the distillation; at the default, the head is shared with the other tables."""
     rows = []
     for tau in TEMPERATURES:
         name = f"temperature-{tau:g}"
@@ -243,11 +221,7 @@ def long_training(base: Train) -> list[Row]:
 
 
 def combine(base: Train, *checkpoints: Path) -> list[Row]:
-    """Appendix B.4: other projects' checkpoints, before and after SWA + SRepr.
-
-    >>> [(row.name, row.paper_name) for row in combine(Train(source="cifar100-lt"), Path("sade_cifar100.pth"))]
-    [('sade_cifar100', 'sade'), ('sade_cifar100+srepr', 'sade+srepr')]
-    """
+    """Appendix B.4: other projects' checkpoints, before and after SWA + SRepr."""
     rows = []
     for checkpoint in checkpoints:
         name = checkpoint.stem
@@ -262,11 +236,7 @@ def combine(base: Train, *checkpoints: Path) -> list[Row]:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper: its rows for a given stage 1, and the metrics that it shows.
-
-    >>> [row.label for row in TABLES["swa-crt"].rows(Train(source="digits-lt"))]
-    ['SGD', 'SWA', 'SGD + cRT', 'SWA + cRT']
-    """
+    """A table of the paper: its rows for a given stage 1, and the metrics that it shows."""
 
     title: str
     rows: Callable[..., list[Row]]

@@ -29,11 +29,7 @@ Rows = dict[str, dict[str, Number]]
 
 @cache
 def tables() -> dict[str, dict[str, Rows]]:
-    """All tables.
-
-    >>> tables()["main"]["imagenet-lt"]["srepr"]["acc"]
-    [52.12, 0.06]
-    """
+    """All tables."""
     content: dict[str, dict[str, Rows]] = json.loads(files("srepr.reproduction").joinpath("paper.json").read_text())
     return content
 

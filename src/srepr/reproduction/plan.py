@@ -32,11 +32,7 @@ Results = dict[Path, dict[str, dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Stage 1 into a run folder, from random weights or from the checkpoint `start`.
-
-    >>> str(Training(run=Path("R"), train=replace(settings_for("digits-lt"), mixup=0.2)))
-    'train digits-lt, 40 epochs, seed 0, mixup0.2'
-    """
+    """Stage 1 into a run folder, from random weights or from the checkpoint `start`."""
 
     run: Path
     train: Train
@@ -54,12 +50,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Retraining:
-    """Heads with the same settings on a network of a run folder.
-
-    >>> heads, train = {"sgd-crt": Method(head="linear"), "sgd-la": Method(head="linear")}, settings_for("digits-lt")
-    >>> str(Retraining(run=Path("R"), train=train, stage1="sgd", methods=heads, settings=Retrain()))
-    're-train sgd-crt, sgd-la on digits-lt, 40 epochs, seed 0'
-    """
+    """Heads with the same settings on a network of a run folder."""
 
     run: Path
     train: Train
@@ -89,12 +80,7 @@ Piece = Training | Retraining
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A table of the paper on one data set.
-
-    >>> Experiment(table="main", base=Train(source="digits-lt"), seeds=0, out=Path("O"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: `seeds` is 0: at least 1 is needed
-    """
+    """A table of the paper on one data set."""
 
     table: str
     base: Train
@@ -113,12 +99,7 @@ class Experiment:
         return TABLES[self.table].rows(self.base, *self.checkpoints)
 
     def run(self, settings: Train, start: Path | None = None) -> Path:
-        """The run folder of a training.
-
-        >>> experiment = Experiment(table="main", base=Train(source="digits-lt"), seeds=1, out=Path("O"))
-        >>> str(experiment.run(settings_for("digits-lt"))), str(experiment.run(experiment.base, Path("ride.pth")))
-        ('O/stage1/digits-lt-40-epochs-seed0', 'O/combine/ride-seed0')
-        """
+        """The run folder of a training."""
         if start is not None:
             return self.out / "combine" / f"{start.stem}-seed{settings.seed}"
         source, epochs, *others = described(settings)
@@ -135,20 +116,12 @@ class Experiment:
 
 
 def named(source: str) -> str:
-    """A data set in the names of files.
-
-    >>> named("cifar100-lt"), named("photos/birds")
-    ('cifar100-lt', 'birds')
-    """
+    """A data set in the names of files."""
     return source if source in NAMED else Path(source).resolve().name
 
 
 def described(settings: Train) -> list[str]:
-    """What tells trainings apart: data set, length, seed, and the settings that differ from the recipe.
-
-    >>> described(replace(settings_for("imagenet-lt"), epochs=180, network="resnext50", seed=1))
-    ['imagenet-lt', '180 epochs', 'seed 1', 'resnext50']
-    """
+    """What tells trainings apart: data set, length, seed, and the settings that differ from the recipe."""
     recipe = settings_for(settings.source)
     optim, usual = settings.optim, recipe.optim
     words = [settings.source, f"{settings.epochs} epochs", f"seed {settings.seed}"]

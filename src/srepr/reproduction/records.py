@@ -60,11 +60,7 @@ def part_of(metrics: Mapping[str, Any], wanted: str) -> tuple[str | None, Mappin
 
 
 def stage1_seconds(run: Path, stage1: Stage1) -> float | None:
-    """Training time of a network of stage 1, from the log of its run; None without a log of it.
-
-    >>> stage1_seconds(getfixture("tmp_path"), "swa") is None
-    True
-    """
+    """Training time of a network of stage 1, from the log of its run; None without a log of it."""
     seconds = [value for branch, value in seconds_of_training(run).items() if branch in ("trunk", stage1)]
     return round(sum(seconds), 1) if seconds else None
 

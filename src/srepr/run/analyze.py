@@ -42,12 +42,7 @@ def analyze_run(
     workers: int = 0,
     quiet: bool = False,
 ) -> dict[str, Any]:
-    """Analyze a head of a run and write everything to `out` (RUN/analysis); returns the content of analysis.json.
-
-    >>> analyze_run(getfixture("tmp_path") / "nothing")
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
-    """
+    """Analyze a head of a run and write everything to `out` (RUN/analysis); returns the content of analysis.json."""
     run = open_run(path, data_dir=data_dir, workers=workers, quiet=quiet)
     out = out or path / "analysis"
     with sole_writer(path):
@@ -173,11 +168,7 @@ def _weight_norms(head: nn.Module, classes: int) -> list[float | None]:
 
 
 def instance_rows(instances: Mapping[str, Array]) -> list[dict[str, Any]]:
-    """A row for each example, in the order of the data.
-
-    >>> instance_rows({"label": np.array([3, 0]), "correct": np.array([True, False])})
-    [{'index': 0, 'label': 3, 'correct': 1}, {'index': 1, 'label': 0, 'correct': 0}]
-    """
+    """A row for each example, in the order of the data."""
     columns = {**instances, "correct": instances["correct"].astype(int)}
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     return [{"index": index, **dict(zip(columns, row, strict=True))} for index, row in enumerate(rows)]

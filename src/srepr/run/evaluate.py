@@ -43,11 +43,6 @@ def measure_network(
     """The metrics of a network on one part of a data set; with several processes, each takes its share of it.
 
     `prior` re-weights the examples as `prior_weights` says.
-
-    >>> from srepr.data import load
-    >>> from srepr.models import resnet8
-    >>> measure_network(resnet8(10, channels=1), load("digits-lt").test, (100,) * 10)["n"]
-    597
     """
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device = next(network.parameters()).device
@@ -79,12 +74,7 @@ def on_parts(data: LongTailData, metrics: Callable[[Examples], dict[str, Any]]) 
 def evaluate_run(
     path: Path, *, data_dir: Path | None = None, workers: int = 0, prior: str = "test", quiet: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Evaluate every network and head of a run folder; results.json keeps the metrics under the test set's own prior.
-
-    >>> evaluate_run(getfixture("tmp_path") / "nothing")
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
-    """
+    """Evaluate every network and head of a run folder; with the prior "test", results.json keeps the metrics."""
     run = open_run(path, data_dir=data_dir, workers=workers, quiet=quiet)
     results: dict[str, dict[str, Any]] = {}
     for name, frozen in run.networks.items():
@@ -118,12 +108,7 @@ def measure_head(frozen: Frozen, head: nn.Module, data: LongTailData, prior: str
 
 
 def evaluate_file(path: Path, arrays: Path) -> dict[str, Any]:
-    """The metrics of a saved network or an exported classifier on the arrays x and y (or x_test and y_test) of a file.
-
-    >>> evaluate_file(Path("model.safetensors"), Path("arrays.npz"))
-    Traceback (most recent call last):
-    srepr.errors.InputError: model.safetensors does not exist. Is the training finished?
-    """
+    """The metrics of a saved network or exported classifier on the arrays x, y (or x_test, y_test) of a file."""
     classifier = load_classifier(path)
     about = classifier.description
     inputs, labels = read_labelled(arrays, about.class_names)

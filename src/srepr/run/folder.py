@@ -39,11 +39,7 @@ STAGE_1: dict[Stage1, str] = {"sgd": "sgd.safetensors", "swa": "representation.s
 
 
 def provenance() -> dict[str, Any]:
-    """Command, versions and machine, for a reader who wants to make the run again.
-
-    >>> sorted(provenance())
-    ['command', 'machine', 'versions']
-    """
+    """Command, versions and machine, for a reader who wants to make the run again."""
     versions = {"python": platform.python_version()}
     for package in ("srepr", "torch", "numpy", "lightning-fabric"):
         with contextlib.suppress(PackageNotFoundError):
@@ -91,13 +87,6 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
     `settings` determine the result: if they differ from those in the folder, the run is refused and the difference is
     named. So are other data, recognised by the fingerprint in `facts["examples"]`. The other facts (provenance, file
     locations) stay as they were when the run began.
-
-    >>> run = getfixture("tmp_path") / "run"
-    >>> facts = {**provenance(), "examples": {"fingerprint": "a9dc"}}
-    >>> enter_run(run, {"seed": 0}, facts)
-    >>> enter_run(run, {"seed": 1}, facts)
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../run holds a run with other settings: `seed` was 0, now 1. Choose another folder...
     """
     config = path / "config.json"
     wanted = plain(settings)
@@ -119,24 +108,13 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
 
 
 def data_facts(data: LongTailData, source: str, data_dir: Path | None) -> dict[str, Any]:
-    """What a run folder keeps about its data: where they are, and what `LongTailData.describe` says.
-
-    >>> from srepr.data import load
-    >>> data_facts(load("digits-lt"), "digits-lt", None)["examples"]["sizes"]
-    {'train': 331, 'test': 597}
-    """
+    """What a run folder keeps about its data: where they are, and what `LongTailData.describe` says."""
     place = data_dir if source in NAMED else Path(source)
     return {"data_dir": str(place.resolve() if place else ""), "examples": data.describe()}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The settings with which the run folder was made.
-
-    >>> run = getfixture("tmp_path") / "run"
-    >>> enter_run(run, {"seed": 0}, {"examples": {"fingerprint": "a9dc"}})
-    >>> read_settings(run)
-    {'seed': 0}
-    """
+    """The settings with which the run folder was made."""
     if not path.is_dir():
         raise InputError(f"{path} is not a folder. Name a run made by `srepr train`.")
     config = read_json(path / "config.json")
@@ -157,12 +135,7 @@ def read_fingerprint(path: Path) -> str:
 
 
 def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
-    """The data with which the run was made, from where they were then or from `data_dir`; other data are refused.
-
-    >>> load_run_data(getfixture("tmp_path") / "nothing")
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
-    """
+    """The data with which the run was made, from where they were then or from `data_dir`; other data are refused."""
     settings = read_settings(run)
     stored = read_json(run / "config.json").get("data_dir")
     source, place = settings["source"], data_dir or (Path(stored) if stored else None)
@@ -191,11 +164,7 @@ def require_network(path: Path) -> None:
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Lock the run folder: a second writer is refused. The lock ends with the process, however it ends.
-
-    >>> with sole_writer(getfixture("tmp_path")):
-    ...     pass
-    """
+    """Lock the run folder: a second writer is refused. The lock ends with the process, however it ends."""
     with (path / ".lock").open("w") as lock:
         try:
             # A record lock, which forked workers do not share: they outlive a killed process by some seconds.
@@ -208,15 +177,7 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 
 def save_state(path: Path, position: tuple[int, int], tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
-    """Keep what a resume at `position` (index of the epoch, step in it) needs; all older states but one are deleted.
-
-    >>> run = getfixture("tmp_path")
-    >>> import torch
-    >>> for epoch in range(4):
-    ...     save_state(run, (epoch, 0), {"w": torch.ones(1)}, {"loss": 0.1})
-    >>> sorted(file.name for file in (run / "state").iterdir())
-    ['000002-0000000.safetensors', '000003-0000000.safetensors']
-    """
+    """Save the state at `position` (index of the epoch, step in it); all older states but one are deleted."""
     from srepr.storage.tensors import save_tensors
 
     folder = path / "state"
@@ -228,11 +189,7 @@ def save_state(path: Path, position: tuple[int, int], tensors: Mapping[str, Tens
 
 
 def newest_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The last state that can be read, as (tensors, note); None if there is none.
-
-    >>> newest_state(getfixture("tmp_path")) is None
-    True
-    """
+    """The last state that can be read, as (tensors, note); None if there is none."""
     from srepr.storage.tensors import load_tensors
 
     for file in sorted((path / "state").glob("*-*.safetensors"), reverse=True):

@@ -59,23 +59,13 @@ def tensorboard(run: Path, begin: int) -> Any:
 
 
 def append_log(path: Path, line: Mapping[str, Any]) -> None:
-    r"""Add one line to the run's log.
-
-    >>> run = getfixture("tmp_path")
-    >>> append_log(run, {"epoch": 0, "loss": 2.3})
-    >>> (run / "log.jsonl").read_text()
-    '{"epoch": 0, "loss": 2.3}\n'
-    """
+    r"""Add one line to the run's log."""
     with (path / "log.jsonl").open("a") as log:
         log.write(json.dumps(plain(line)) + "\n")
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of the log; a last line that a kill cut short is left out.
-
-    >>> read_log(getfixture("tmp_path"))
-    []
-    """
+    """The lines of the log; a last line that a kill cut short is left out."""
     log = path / "log.jsonl"
     lines = []
     for line in log.read_text().splitlines() if log.exists() else []:
@@ -85,25 +75,13 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def cut_log(path: Path, lines: int) -> None:
-    """Keep the first `lines` lines of the log: the epochs after the resumed state are run again.
-
-    >>> run = getfixture("tmp_path")
-    >>> for epoch in range(3):
-    ...     append_log(run, {"epoch": epoch})
-    >>> cut_log(run, 1)
-    >>> read_log(run)
-    [{'epoch': 0}]
-    """
+    """Keep the first `lines` lines of the log: the epochs after the resumed state are run again."""
     kept = read_log(path)[:lines]
     write_text(path / "log.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def seconds_of_training(path: Path) -> dict[str, float]:
-    """Wall-clock seconds of each branch of stage 1 (trunk, swa, sgd), by the pace in the log.
-
-    >>> seconds_of_training(getfixture("tmp_path"))
-    {}
-    """
+    """Wall-clock seconds of each branch of stage 1 (trunk, swa, sgd), by the pace in the log."""
     seconds: dict[str, float] = {}
     lines = read_log(path)
     config = read_json(path / "config.json") if lines else {}

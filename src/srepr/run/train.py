@@ -73,10 +73,6 @@ def train(
     An unfinished run continues; a finished one is left as it is. Other settings or data are refused. `start` gives a
     network that is already trained (`srepr.importing.start`): training continues from its weights, and the run
     keeps it as the baseline.
-
-    >>> train(Train(source="digits-lt", network="resnet9"), getfixture("tmp_path") / "run")
-    Traceback (most recent call last):
-    srepr.errors.InputError: unknown network 'resnet9'; did you mean resnet? Known: ...
     """
     machine = as_launched(machine or Machine())
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
@@ -126,11 +122,7 @@ def data_options(settings: Train) -> dict[str, Any]:
 
 
 def describe(settings: Train, data: LongTailData) -> About:
-    """The network that the settings ask for on these data; a network takes `inputs` (vectors) or `channels` (images).
-
-    >>> describe(Train(source="digits-lt"), load("digits-lt")).network
-    'resnet32'
-    """
+    """The description of the network for these data; it takes `inputs` (vectors) or `channels` (images)."""
     shape = data.train.shape
     network = settings.network
     if network == "auto":

@@ -49,13 +49,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Write `content` as JSON, whole or not at all; inf and nan, which JSON does not have, become strings.
-
-    >>> path = getfixture("tmp_path") / "results.json"
-    >>> write_json(path, {"nll": float("inf"), "acc": 0.5})
-    >>> json.loads(path.read_text())
-    {'nll': 'inf', 'acc': 0.5}
-    """
+    """Write `content` as JSON, whole or not at all; inf and nan, which JSON does not have, become strings."""
     write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
@@ -75,12 +69,7 @@ def plain(content: Any) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file of a run; a missing or broken one is an InputError.
-
-    >>> read_json(getfixture("tmp_path") / "config.json")
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../config.json does not exist. Is its folder a run made by `srepr train`?
-    """
+    """The content of a JSON file of a run; a missing or broken one is an InputError."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -92,13 +81,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys to a CSV file, whole or not at all; None is an empty cell.
-
-    >>> path = getfixture("tmp_path") / "ensemble.csv"
-    >>> write_csv(path, [{"samples": 1, "nll": 0.5}, {"samples": 2, "nll": None}])
-    >>> path.read_text().split()
-    ['samples,nll', '1,0.5', '2,']
-    """
+    """Write rows with the same keys to a CSV file, whole or not at all; None is an empty cell."""
     first, *others = rows
 
     def write(temporary: Path) -> None:
@@ -111,10 +94,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def create_folder(path: Path) -> None:
-    """Make the folder, and raise an InputError if it cannot be written to.
-
-    >>> create_folder(getfixture("tmp_path") / "runs" / "first")
-    """
+    """Make the folder, and raise an InputError if it cannot be written to."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_whole(path / ".writable", lambda temporary: temporary.touch())

@@ -34,12 +34,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors and the metadata of a safetensors file; a missing or damaged one is an InputError.
-
-    >>> load_tensors(getfixture("tmp_path") / "weights.safetensors")
-    Traceback (most recent call last):
-    srepr.errors.InputError: .../weights.safetensors does not exist. Is the training finished?
-    """
+    """The tensors and the metadata of a safetensors file; a missing or damaged one is an InputError."""
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -52,10 +47,5 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names start with the prefix, without it.
-
-    >>> import torch
-    >>> below("mean.", {"mean.fc": torch.ones(1), "variance.fc": torch.zeros(1)})
-    {'fc': tensor([1.])}
-    """
+    """The tensors whose names start with the prefix, without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
