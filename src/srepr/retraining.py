@@ -41,6 +41,7 @@ def train_head(
     The head of a cosine classifier is a cosine one. The heads of several experts are trained together, on the averaged
     logits that are also the prediction.
 
+    >>> import numpy as np
     >>> from srepr.features import Given
     >>> from srepr.methods import METHODS
     >>> features, labels = np.eye(2, dtype=np.float32).repeat(50, 0), np.arange(2).repeat(50)
