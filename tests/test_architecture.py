@@ -149,9 +149,3 @@ def test_predicting_with_an_exported_model_does_not_load_the_training_stack(tmp_
         f"import srepr; srepr.load({str(tmp_path / 'model.safetensors')!r}).predict({str(tmp_path / 'rows.csv')!r})"
     )
     assert training_stack(loaded_by(predict)) == set()
-
-
-def test_help_needs_no_torch():
-    quietly = "sys.stdout = sys.stderr; main(['--help']); sys.stdout = sys.__stdout__"
-    loaded = loaded_by(f"from srepr.cli import main; {quietly}")
-    assert not loaded & {"torch", "sklearn", "matplotlib", "scipy", "PIL"}

@@ -101,7 +101,7 @@ def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -
         )
     target = torch.as_tensor(target_prior, dtype=torch.float64)
     if (target < 0).any() or not target.sum() > 0:
-        raise InputError("the target prior must hold shares of 0 or more, and not only 0.")
+        raise InputError("the target prior must be non-negative and not all zero.")
     shift = (target / target.sum()).log() - _log_shares(train_prior)
     return logits + shift.to(logits)
 

@@ -121,8 +121,8 @@ def _check_seed(seed: int) -> None:
 class Train:
     """Stage 1: all settings that determine the representation.
 
-    >>> Train(source="digits-lt", epochs=40).captures
-    10
+    >>> Train(source="digits-lt", epochs=40).swa_start
+    30
     """
 
     source: str
@@ -156,11 +156,6 @@ class Train:
     def swa_start(self) -> int:
         """The first epoch after which weights are captured; the last epoch always is."""
         return first_capture(self.optim.swa_start, self.epochs)
-
-    @property
-    def captures(self) -> int:
-        """The number of weight snapshots in the posterior."""
-        return self.epochs - self.swa_start
 
 
 def first_capture(swa_start: float, epochs: int) -> int:
@@ -304,8 +299,8 @@ COLLECT_EPOCHS = 10
 def collect_settings(recipe: Train, epochs: int | None = None) -> Train:
     """The recipe for a network that is trained already: a few epochs at the SWA rate, each captured.
 
-    >>> collect_settings(RECIPES["cifar100-lt"]).captures
-    10
+    >>> collect_settings(RECIPES["cifar100-lt"]).swa_start
+    0
     """
     optim = replace(recipe.optim, swa_start=0.0, warmup_epochs=0.0)
     return replace(recipe, epochs=COLLECT_EPOCHS if epochs is None else epochs, optim=optim, baseline=False)

@@ -118,9 +118,9 @@ def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, s
             sums = features.new_zeros(classes, features.shape[1], dtype=torch.float64)
         sums.index_add_(0, labels, unit_parts(features.double(), scale))
     if sums is None:
-        raise InputError("there are no features to average; give at least one batch of (features, labels).")
+        raise InputError("there are no features to average; pass at least one batch of (features, labels).")
     for k in (sums == 0).all(1).nonzero().flatten().tolist():
-        raise InputError(f"class {k} has no features other than 0; add an example of it or drop the class.")
+        raise InputError(f"class {k} has no features other than 0; add examples or drop the class.")
     return Cosine(unit_parts(sums, scale).to(features.dtype), scale)  # sum and mean have the same direction
 
 

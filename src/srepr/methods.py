@@ -41,7 +41,7 @@ class Method:
                 raise unknown(name, getattr(self, name), get_args(known))
         if self.distill and self.representation == "deterministic":
             raise InputError(
-                "distillation needs several representations. Set `representation` to swag, or `distill` to False."
+                "distillation needs several representations. Set `representation` to swag, or turn distillation off."
             )
         if self.start == "random" and self.head != "linear":
             raise InputError(f"the head {self.head} is made from the stage-1 classifier. Set `start` to 'stage 1'.")

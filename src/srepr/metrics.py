@@ -257,7 +257,7 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
         batches = map(split, loader(data))
         first = next(batches, None)
         if first is None:
-            raise InputError("the data has no examples: check where it is read from")
+            raise InputError("the data is empty: check its path or Dataset")
         outputs = ((call(model, to_device(inputs, device)), y) for inputs, y in chain([first], batches))
         return measure(outputs, LongTailMetrics(class_counts, sync_on_compute=False)).metrics
 

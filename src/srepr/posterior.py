@@ -49,7 +49,9 @@ class Posterior:
         self._m2 = {name: torch.zeros(p.shape, dtype=torch.float64) for name, p in floating.items()}
         if classifier is not None:
             if classifier not in dict(self.model.named_modules()):
-                raise InputError(f"the model has no module {classifier!r}: name its last layer with classifier=")
+                raise InputError(
+                    f"the model has no module {classifier!r}: set `classifier` to the name of its last layer"
+                )
         elif list(self.model.children()):  # a single layer is all theta
             try:
                 self.classifier = find_classifier(self.model)
@@ -132,7 +134,7 @@ class Posterior:
         if self._no_classifier:
             raise InputError(f"{self._no_classifier} (in Posterior(model, classifier=...): it is not sampled)")
         if generator.device.type != "cpu":
-            raise InputError(f"the generator is on {generator.device}: pass a torch.Generator() of the CPU")
+            raise InputError(f"the generator is on {generator.device}: pass a torch.Generator() on the CPU")
         held = set() if self.classifier is None else set(self.model.get_submodule(self.classifier).parameters())
         for name, parameter in self.model.named_parameters():
             if name in self._mean and parameter not in held:
@@ -173,7 +175,7 @@ class Posterior:
 
     def _require_captures(self) -> None:
         if not self.count:
-            raise InputError("the posterior has seen no weights: call update(model) at the end of an epoch first")
+            raise InputError("the posterior is empty: call update(model) first, usually after each epoch")
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -281,7 +281,7 @@ def test_two_heads_are_named_with_the_argument_that_chooses():
         lambda **options: srepr.collect(model, data, epochs=2, lr=0.01, quiet=True, **options),
         lambda **options: srepr.retrain(posterior, data, "la", **options),
     ):
-        with pytest.raises(InputError, match=r'could be last or other: say which with classifier="other"$'):
+        with pytest.raises(InputError, match=r'could be last or other: choose one with classifier="other"$'):
             run()
         with pytest.raises(InputError, match=r"classifier='top' is not a linear layer of the model: choose from"):
             run(classifier="top")

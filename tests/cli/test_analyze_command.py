@@ -127,7 +127,7 @@ def test_the_same_command_writes_the_same_bytes(srepr, run, analyzed, tmp_path, 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--head", "srpr"], "unknown head in {run} 'srpr'; did you mean srepr? Known: sgd, swa, crt, "),
+        (["--head", "srpr"], "unknown head 'srpr'; did you mean srepr? Known: sgd, swa, crt, "),
         (["--samples", "0"], "--samples is 0: at least 1 is needed"),
         (["--out", "/dev/null/figures"], "/dev/null/figures cannot be written (Not a directory)."),
     ],

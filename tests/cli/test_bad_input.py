@@ -61,10 +61,10 @@ def birds(tmp_path):
             ["train", "digits-lt", "--epochs", "2", "--optim.lr", "1e9", "--out", "R"],
             "the training diverged: the loss became ",
         ),
-        (["evaluate", "nowhere"], "nowhere is not a folder. Name a run made by `srepr train`."),
+        (["evaluate", "nowhere"], "nowhere is not a folder. Pass a run folder made by `srepr train`."),
         (
             ["evaluate", "nowhere.safetensors"],
-            "nowhere.safetensors is a single model. Name arrays to evaluate it on with --data",
+            "nowhere.safetensors is a single model. Pass arrays to evaluate it on with --data",
         ),
         (["evaluate", "nowhere.safetensors", "--data", "x.npz"], "nowhere.safetensors does not exist."),
         (["evaluate", "."], "config.json does not exist. Is its folder a run made by `srepr train`?"),

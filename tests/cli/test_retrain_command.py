@@ -143,7 +143,7 @@ def test_the_baseline_is_retrained_under_a_name_that_says_so(srepr, run):
         (["--balance", "cbx"], "unknown balance 'cbx'; did you mean cbs? Known: cbs, "),
         (["--head", "lsw"], "unknown head 'lsw'; did you mean lws? Known: lws, "),
         (["--distill", "--no-distill"], "--distill and --no-distill exclude each other."),
-        (["--representation", "deterministic"], "Set --representation to swag, or --distill to False."),
+        (["--representation", "deterministic"], "Set --representation to swag, or turn distillation off."),
         (["--method", "crt", "--head", "lws"], "the head lws is made from the stage-1 classifier. Set --start to"),
     ],
 )

@@ -114,7 +114,7 @@ def test_what_is_there_is_not_fetched_again_unless_forced(server, official, tmp_
 @pytest.mark.parametrize("ranges", [True, False])
 def test_an_interrupted_download_goes_on(server, official, tmp_path, ranges):
     server.cut = 100_000
-    with pytest.raises(InputError, match=r"broke off after 100,000 of [\d,]+ bytes. The same command goes on"):
+    with pytest.raises(InputError, match=r"was interrupted after 100,000 of [\d,]+ bytes. The same command goes on"):
         get("cifar100-lt", tmp_path, url=server.url)
     assert not (tmp_path / "cifar-100-binary").exists()
     server.cut, server.ranges = None, ranges
@@ -185,14 +185,14 @@ def test_what_the_server_says_is_passed_on(server, official, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_an_input_error(official, tmp_path):
-    with pytest.raises(InputError, match=r"broke off: .*refused"):
+    with pytest.raises(InputError, match=r"was interrupted: .*refused"):
         get("cifar100-lt", tmp_path, url="http://127.0.0.1:9/archive.tar.gz")
     with pytest.raises(InputError, match="must start with https"):
         get("cifar100-lt", tmp_path, url="file:///etc/passwd")
 
 
 def test_other_data_sets_say_where_they_come_from(tmp_path):
-    with pytest.raises(InputError, match=r"imagenet-lt cannot be fetched from here: ImageNet's train/"):
+    with pytest.raises(InputError, match=r"imagenet-lt cannot be downloaded automatically: ImageNet's train/"):
         get("imagenet-lt", tmp_path)
     with pytest.raises(
         InputError, match=r"mnist is not a data set that can be fetched. Known: cifar10-lt, cifar100-lt"

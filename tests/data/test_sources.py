@@ -66,7 +66,7 @@ def test_the_holdout_protocol_takes_validation_from_training_and_nothing_else():
         ("digits-lt", {"counts": [0] + [1] * 9}, "empty class: '0'"),
         ("digits-lt", {"counts": [121] * 10}, "class 0 has 120 examples, not 121"),
         ("digits-lt", {"counts": [5] * 9}, "9 class counts for 10 classes"),
-        ("digits-lt", {"image_size": 32}, "Leave `image_size` out: it is for image files"),
+        ("digits-lt", {"image_size": 32}, "Leave out `image_size`: it applies to image files only"),
     ],
 )
 def test_what_cannot_be_loaded_is_explained(source, options, message):

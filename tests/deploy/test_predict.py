@@ -276,11 +276,11 @@ def mistakes(tmp_path, monkeypatch, digits):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nowhere.png"], "nowhere.png does not exist. Name images, folders, a CSV file or arrays."),
-        (["empty"], "empty has no images. Name a folder with some, in it or below it."),
+        (["nowhere.png"], "nowhere.png does not exist. Pass images, folders, a CSV file or arrays."),
+        (["empty"], "empty has no images. Pass a folder that contains images."),
         (["other.csv"], "other.csv has no column 'path'."),
         (["hole.csv"], "hole.csv, row 2: the path is empty."),
-        (["gone.csv"], "gone.png does not exist. Put it there, or go on without it with --skip-bad-images"),
+        (["gone.csv"], "gone.png does not exist. Restore it, or skip it with --skip-bad-images"),
         (["wrong.npz"], "wrong.npz has inputs of shape (1, 9, 9), the network takes (1, 8, 8)."),
         (["named.npz"], "named.npz holds z. It must hold x."),
         (["objects.npy"], "objects.npy cannot be read:"),

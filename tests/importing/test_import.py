@@ -119,7 +119,7 @@ def test_people_get_a_table(srepr, tmp_path):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--source", "digits-lt"], "has 7 classes, digits-lt has 10. Name the data that it was trained on."),
+        (["--source", "digits-lt"], "has 7 classes, digits-lt has 10. Pass the data that it was trained on."),
         (["--source", "digits-lt", "--layout", "bcl"], "its layout is not bcl. Leave --layout out."),
         (["--source", "digits-lt", "--layout", "x"], "unknown layout 'x'. Known: auto, mislas"),
         (["--source", "no-such-data"], "no-such-data"),

@@ -214,11 +214,11 @@ def refused(tmp_path, state, **options):
 def test_what_does_not_fit_is_named(tmp_path):
     state = Ldam(7, normed=False).state_dict()
     more = {**state, "extra.weight": torch.zeros(2)}
-    assert refused(tmp_path, more).startswith("1 of its tensors have no place in the network: extra.weight.")
+    assert refused(tmp_path, more).startswith("1 of its tensors are unexpected: extra.weight.")
     less = {name: tensor for name, tensor in state.items() if name != "layer2.0.bn1.weight"}
     assert refused(tmp_path, less).startswith("1 tensors are missing: layer2.0.bn1.weight.")
     wrong = {**state, "layer2.0.bn1.weight": torch.zeros(5)}
-    assert refused(tmp_path, wrong).startswith("1 tensors have other shapes: layer2.0.bn1.weight.")
+    assert refused(tmp_path, wrong).startswith("1 tensors have the wrong shape: layer2.0.bn1.weight.")
     head = {**state, "linear.weight": torch.zeros(7, 63)}
     assert refused(tmp_path, head).startswith("its classifier is [7, 63], and its features are 64.")
     expert = RideCifar(7, 2, normed=True).state_dict()

@@ -197,7 +197,7 @@ def test_the_program_of_a_tensor_is_one(tmp_path):
         (b"\x80\2(c__builtin__\neval\nX\1\0\0\x001o.", "it has builtins.eval called"),
         (b"(X\1\0\0\x001i__builtin__\neval\n.", "it has builtins.eval called"),
         (b"\x80\2K\1K\2\x85R.", "it calls int instead of a name"),
-        (b"\x80\2\x82\1.", "the opcode EXT1 belongs to no checkpoint"),
+        (b"\x80\2\x82\1.", "the opcode EXT1 does not belong in a checkpoint"),
         (b"\x80\2N.", "its layout is unknown"),
         (b"\x80\2" + b"(" * 10**5 + b"t" * 10**5 + b".", "its layout is unknown"),
         (b"\x80\2})" + b"\x85" * 10**5 + b"Ns.", "its layout is unknown"),

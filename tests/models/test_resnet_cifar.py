@@ -58,7 +58,7 @@ def test_names_are_those_of_the_long_tailed_peers():
 
 
 def test_an_unknown_shortcut_is_an_input_error():
-    with pytest.raises(InputError, match="unknown shortcut 'C'.* Known: A, B"):
+    with pytest.raises(InputError, match=r"unknown shortcut 'C'.* Known: A, B"):
         resnet8(10, shortcut="C")
 
 

@@ -326,8 +326,8 @@ def test_a_hundred_classes_with_pictures_fit_in_a_page(described):
 
 
 def test_what_cannot_be_reported_on_is_said_in_one_line(srepr, run, trained, tmp_path):
-    assert srepr("report", tmp_path / "nothing").complaint.endswith("Name a run made by `srepr train`.")
-    assert "unknown head in" in srepr("report", run, "--head", "grw").complaint
+    assert srepr("report", tmp_path / "nothing").complaint.endswith("Pass a run folder made by `srepr train`.")
+    assert "unknown head 'grw'" in srepr("report", run, "--head", "grw").complaint
     assert f"is a folder. Name the file to write: {tmp_path}" in srepr("report", run, "-o", tmp_path).complaint
     assert "needs a run folder" in srepr("report").complaint
     bare = shutil.copytree(trained, tmp_path / "bare")

@@ -183,8 +183,8 @@ def test_the_head_is_srepr_or_the_newest_on_the_averaged_network(run):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"head": "mine"}, r"unknown head in \S+ 'mine'.* Known: sgd, swa, srepr, "),
-        ({"classifier": "mine"}, r"unknown head in \S+ 'mine'.* Known: sgd, swa, srepr, "),
+        ({"head": "mine"}, r"unknown head 'mine'.* Known: sgd, swa, srepr, "),
+        ({"classifier": "mine"}, r"unknown head 'mine'.* Known: sgd, swa, srepr, "),
         ({"samples": 0}, "^`samples` is 0: at least 1 is needed"),
     ],
 )

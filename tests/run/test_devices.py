@@ -31,7 +31,7 @@ def test_half_precision_on_a_cpu_is_refused():
 def test_bfloat16_is_tried_in_a_process_that_may_die(monkeypatch, ending, reason):
     monkeypatch.setattr(devices, "BF16_TRIAL", f"import os, sys; {ending}")
     assert devices.bf16_failure() == reason
-    with pytest.raises(InputError, match=f"bfloat16 does not run on this processor .{reason}"):
+    with pytest.raises(InputError, match=f"bfloat16 does not run on this CPU .{reason}"):
         open_fabric(Machine(accelerator="cpu", precision="bf16-mixed"))
 
 

@@ -158,7 +158,7 @@ def begin(model: nn.Module, train: Any, batch_size: int, classifier: str | None,
     with seeded(batches, seed):
         first = next(iter(batches), None)
         if first is None:
-            raise InputError("the data has no examples: check where it is read from")
+            raise InputError("the data is empty: check its path or Dataset")
         inputs, _ = split(first)
         with torch.no_grad(), eval_mode(network):
             logits = call(network, inputs)  # also gives lazy layers their weights

@@ -37,7 +37,7 @@ class EvaluateCommand:
 
         if self.what.suffix == ".safetensors":
             if self.data is None:
-                raise InputError(f"{self.what} is a single model. Name arrays to evaluate it on with `data`.")
+                raise InputError(f"{self.what} is a single model. Pass arrays to evaluate it on with `data`.")
             results = {self.what.stem: evaluate_file(self.what, self.data)}
         else:
             results = evaluate_run(

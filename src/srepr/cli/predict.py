@@ -50,7 +50,7 @@ class PredictCommand:
 
         if not self.inputs:
             raise InputError(
-                "there is nothing to predict. Name images, folders, a CSV file or arrays after the model."
+                "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
             )
         classifier = load(self.model, self.head)
         about = classifier.description

@@ -38,7 +38,7 @@ class ReportCommand:
         from srepr.report.page import write_report
 
         if not self.run_folders:
-            raise InputError("srepr report needs a run folder. Name one made by `srepr train`.")
+            raise InputError("srepr report needs a run folder made by `srepr train`.")
         out = self.out or (self.run_folders[0] / "report.html" if len(self.run_folders) == 1 else Path("report.html"))
         verdicts = write_report(
             self.run_folders,

@@ -61,7 +61,7 @@ def train_default(words: Sequence[str]) -> TrainCommand:
 
     >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
     200
-    >>> train_default(["cifar100-lt", "--from", "ride.pth", "--out", "R"]).settings.captures
+    >>> train_default(["cifar100-lt", "--from", "ride.pth", "--out", "R"]).settings.epochs
     10
     """
     paths = ("--out", "--data-dir", "--from")

@@ -40,7 +40,7 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
         if len(x[part]) != len(y[part]) or x[part].shape[1:] != x["train"].shape[1:]:
             raise InputError(
                 f"{path}: {part} has inputs {x[part].shape} and {len(y[part]):,} labels, train has inputs "
-                f"{x['train'].shape}. Every part needs a label for each input, and inputs of one shape"
+                f"{x['train'].shape}. Every set needs one label per input, and all inputs must have the same shape"
             )
     if "test" not in x:
         kept, held = stratified_holdout(y["train"], TEST_FRACTION, seed=seed)
@@ -97,7 +97,7 @@ def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         vectors = x.astype(np.float32)
         broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
         if len(broken):
-            raise InputError(f"{what}: row {broken[0]} has a value that is not finite. Fill it in, or drop the row")
+            raise InputError(f"{what}: row {broken[0]} has a NaN or infinite value. Replace it, or drop the row")
         return vectors
     if x.dtype == np.uint8 and x.ndim == 3:
         return x[:, None]
@@ -120,7 +120,7 @@ def _labels(path: Path, y: Arrays) -> tuple[Arrays, tuple[str, ...]]:
         or (every.dtype.kind != "U" and every.min() < 0)
     ):
         raise InputError(
-            f"the labels in {path} are {every.dtype} {every.shape}. Give class numbers 0..K-1 or names, [N]"
+            f"the labels in {path} are {every.dtype} {every.shape}. Pass class numbers 0..K-1 or class names, [N]"
         )
     if every.dtype.kind != "U":
         return {p: labels.astype(np.int64) for p, labels in y.items()}, tuple(map(str, range(int(every.max()) + 1)))

@@ -61,7 +61,7 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 def mixup_weights(alpha: float, draws: Draws) -> Tensor:
     """Beta(alpha, alpha) weights in float32 from uniform draws of the same shape, by the inverse CDF."""
     if not alpha > 0:
-        raise InputError(f"mixup with alpha {alpha:g}: alpha must be positive. Leave mixup off for none")
+        raise InputError(f"mixup with alpha {alpha:g}: alpha must be positive. Leave it out to disable mixup")
     return torch.from_numpy(np.asarray(betaincinv(alpha, alpha, draws), dtype=np.float32))
 
 
@@ -148,8 +148,6 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
             scaled: Image.Image = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box)
             return scaled
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Put it there, or go on without it with `skip_bad_images`") from None
+        raise InputError(f"{path} does not exist. Restore it, or skip it with `skip_bad_images`") from None
     except Exception as error:  # decoders raise almost anything on broken bytes
-        raise InputError(
-            f"{path} cannot be decoded: {error}. Remove it, or go on without it with `skip_bad_images`"
-        ) from error
+        raise InputError(f"{path} cannot be decoded: {error}. Remove it, or skip it with `skip_bad_images`") from error

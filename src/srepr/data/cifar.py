@@ -99,7 +99,7 @@ def _read_pickle(path: Path, md5: str, name: str, layout: Layout) -> tuple[Image
     content = _bytes_of(path, name)
     if _md5(content) != md5:
         raise InputError(
-            f"{path} is not the official file (its md5 differs), and a pickle from elsewhere is not safe to open. "
+            f"{path} is not the official file (its md5 differs), and unofficial pickles are not safe to open. "
             f"Fetch the binary files with: srepr data get {name} --data-dir DIR"
         )
     batch = _ArrayUnpickler(io.BytesIO(content), encoding="latin1").load()

@@ -36,10 +36,10 @@ def get(
 
     >>> get("digits-lt", ".")
     Traceback (most recent call last):
-    srepr.errors.InputError: digits-lt cannot be fetched from here: comes with scikit-learn
+    srepr.errors.InputError: digits-lt cannot be downloaded automatically: comes with scikit-learn
     """
     if name not in LAYOUTS:
-        known = {entry.name: f"cannot be fetched from here: {entry.how_to_get}" for entry in catalogue()}
+        known = {entry.name: f"cannot be downloaded automatically: {entry.how_to_get}" for entry in catalogue()}
         raise InputError(
             f"{name} {known.get(name, 'is not a data set that can be fetched. Known: ' + ', '.join(LAYOUTS))}"
         )
@@ -58,7 +58,7 @@ def get(
 
 def _download(url: str, partial: Path, progress: Progress | None) -> None:
     if not url.startswith(("https://", "http://")):
-        raise InputError(f"{url} is not an address to download from. It must start with https:// or http://")
+        raise InputError(f"{url} is not a download URL. It must start with https:// or http://")
     done = partial.stat().st_size if partial.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310  (http only)
     try:
@@ -77,13 +77,13 @@ def _download(url: str, partial: Path, progress: Progress | None) -> None:
         if error.code == 416 and done:
             return  # nothing left to send; the checksum decides if the file is whole
         raise InputError(
-            f"{url} answers {error.code} {error.reason}. Try again, or give a mirror with `url`"
+            f"{url} answers {error.code} {error.reason}. Try again, or pass a mirror with `url`"
         ) from error
     except (OSError, HTTPException) as error:
-        raise InputError(f"the download of {url} broke off: {error}. The same command goes on with it") from error
+        raise InputError(f"the download of {url} was interrupted: {error}. Run the same command to resume") from error
     if total is not None and done < total:
         raise InputError(
-            f"the download of {url} broke off after {done:,} of {total:,} bytes. The same command goes on with it"
+            f"the download of {url} was interrupted after {done:,} of {total:,} bytes. Run the same command to resume"
         )
 
 
@@ -96,7 +96,7 @@ def _verify(archive: Path, md5: str) -> None:
         archive.unlink()
         raise InputError(
             f"what was downloaded is not the official archive (md5 {digest.hexdigest()}, not {md5}), and is deleted. "
-            "Run the same command again, or give a mirror with `url`"
+            "Run the same command again, or pass a mirror with `url`"
         )
 
 
@@ -112,7 +112,7 @@ def _unpack(archive: Path, folder: Path, layout: Layout) -> None:
                     continue
                 if not member.isreg() or member.size > _LARGEST_FILE:
                     raise InputError(
-                        f"{member.name} in the archive is not a plain file of the expected size. Fetch it again"
+                        f"{member.name} in the archive is not a regular file, or is too large. Download it again"
                     )
                 partial = wanted[member.name].with_suffix(".partial")
                 content = tar.extractfile(member)
@@ -124,6 +124,6 @@ def _unpack(archive: Path, folder: Path, layout: Layout) -> None:
         raise InputError(f"{archive} cannot be unpacked: {error}. Delete it and fetch it again") from error
     missing = set(wanted.values()) - set(unpacked.values())
     if missing:
-        raise InputError(f"the archive has no {min(missing).name}. Fetch the official one")
+        raise InputError(f"the archive has no {min(missing).name}. Download the official file")
     for partial, path in unpacked.items():
         partial.replace(path)

@@ -201,14 +201,12 @@ def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
 
     >>> file_sizes(Path("nowhere"), ["1.jpg"])
     Traceback (most recent call last):
-    srepr.errors.InputError: nowhere/1.jpg does not exist. Put it there, or go on without it with `skip_bad_images`
+    srepr.errors.InputError: nowhere/1.jpg does not exist. Restore it, or skip it with `skip_bad_images`
     """
     try:
         return np.array([(root / name).stat().st_size for name in names], dtype=np.int64)
     except FileNotFoundError as error:
-        raise InputError(
-            f"{error.filename} does not exist. Put it there, or go on without it with `skip_bad_images`"
-        ) from None
+        raise InputError(f"{error.filename} does not exist. Restore it, or skip it with `skip_bad_images`") from None
 
 
 def _sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:

@@ -45,7 +45,7 @@ def read_list(path: Path, classes: int) -> Listing:
         if not (name and label.isdecimal() and int(label) < classes):
             raise InputError(
                 f"{path}, line {number}: {line[:80]!r} is not a path and a label from 0 to {classes - 1}. "
-                "Mend the line or take the official list"
+                "Fix the line, or use the official list"
             )
         names.append(name)
         labels.append(int(label))

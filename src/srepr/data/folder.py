@@ -31,14 +31,14 @@ def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool =
     number = {name: k for k, name in enumerate(class_names)}
     if not class_names:
         raise InputError(
-            f"{folder / places['train']} has no class folders. Lay the images out as {folder}/CLASS/*.jpg, or as "
+            f"{folder / places['train']} has no class folders. Arrange the images as {folder}/CLASS/*.jpg, or as "
             f"{folder}/train/CLASS/*.jpg and {folder}/test/CLASS/*.jpg"
         )
     parts = {part: _scan(folder, name, number) for part, name in places.items()}
     empty = np.flatnonzero(np.bincount(parts["train"].labels, minlength=len(class_names)) == 0)
     if len(empty):
         raise InputError(
-            f"{folder / places['train'] / class_names[empty[0]]} has no images. Put some there, or remove the folder"
+            f"{folder / places['train'] / class_names[empty[0]]} has no images. Add some, or remove the folder"
         )
     return image_data(folder.name, folder, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images)
 
@@ -60,7 +60,7 @@ def _scan(folder: Path, part: str, number: dict[str, int]) -> Listing:
     labels: list[int] = []
     for name in _folders_in(folder / part):
         if name not in number:
-            raise InputError(f"{folder / part / name} is a class without training images. Add some, or remove it")
+            raise InputError(f"{folder / part / name} has no training images. Add some, or remove the folder")
         found = sorted(
             path.relative_to(folder).as_posix()
             for path in (folder / part / name).rglob("*")

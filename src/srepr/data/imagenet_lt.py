@@ -19,7 +19,7 @@ def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool
         if not (folder / name).is_file():
             raise InputError(
                 f"{folder} has no {name}. Put the lists ImageNet_LT_train.txt, ImageNet_LT_val.txt and "
-                "ImageNet_LT_test.txt there, beside ImageNet's train/ and val/"
+                "ImageNet_LT_test.txt there, next to ImageNet's train/ and val/"
             )
     parts = {part: read_list(folder / name, CLASSES) for part, name in LISTS.items() if (folder / name).is_file()}
     synset = dict(

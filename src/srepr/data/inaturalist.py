@@ -32,7 +32,7 @@ def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool
             parts[part] = read_annotations(data_dir / official, CLASSES)
         else:
             raise InputError(
-                f"{data_dir} has neither {plain} nor {official}. Put one of them there, beside train_val2018/"
+                f"{data_dir} has neither {plain} nor {official}. Put one of them there, next to train_val2018/"
             )
     kingdom = dict(
         zip(parts["train"].labels.tolist(), (Path(n).parent.parent.name for n in parts["train"].names), strict=True)
@@ -60,12 +60,12 @@ def read_annotations(path: Path, classes: int) -> Listing:
         labels = np.array([label_of[image["id"]] for image in content["images"]], dtype=np.int64)
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path} is not an annotation file: {type(error).__name__} {error}. Fetch the official one"
+            f"{path} is not an annotation file: {type(error).__name__} {error}. Download the official file"
         ) from error
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         raise InputError(
             f"{path}: {names[wrong[0]]} has label {labels[wrong[0]]}, not one from 0 to {classes - 1}. "
-            "Take the official file"
+            "Use the official file"
         )
     return Listing(names, labels)

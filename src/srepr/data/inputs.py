@@ -92,7 +92,7 @@ class LoaderInputs:
             for batch in self.loader:
                 yield split(batch)
             if batch is None:
-                raise InputError("the data has no examples: check where it is read from")
+                raise InputError("the data is empty: check its path or Dataset")
 
     def calibration(self, count: int) -> Iterator[Any]:
         """Yield the first batches."""

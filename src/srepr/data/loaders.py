@@ -77,11 +77,11 @@ def split(batch: Any) -> tuple[Any, Tensor]:
         for key in ("labels", "label"):
             if key in batch:
                 return {name: value for name, value in batch.items() if name != key}, as_labels(batch[key])
-        raise InputError(f"the batch has no 'labels' among {sorted(batch)}: rename the column of the labels")
+        raise InputError(f"the batch has no 'labels' among {sorted(batch)}: rename the label column")
     if isinstance(batch, tuple | list) and len(batch) == 2:
         return batch[0], as_labels(batch[1])
     raise InputError(
-        "a batch must be (inputs, labels), ((input, input), labels) or a dict with 'labels': check the Dataset or its"
+        "a batch must be (inputs, labels), ((input, ...), labels) or a dict with 'labels': check the Dataset or its"
         " collate_fn"
     )
 
@@ -93,7 +93,7 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
     tensor([2, 0])
     >>> as_labels([0.0, 1.0])
     Traceback (most recent call last):
-    srepr.errors.InputError: labels are float64: pass whole class numbers 0, 1, ..., one for each example
+    srepr.errors.InputError: labels are float64: pass integer class numbers 0, 1, ..., one per example
     """
     if isinstance(values, Tensor):
         whole = not (values.is_floating_point() or values.is_complex())
@@ -101,12 +101,12 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
         values = np.asarray(values)
         whole = values.dtype.kind in "biu"
     if not whole:
-        raise InputError(f"labels are {values.dtype}: pass whole class numbers 0, 1, ..., one for each example")
+        raise InputError(f"labels are {values.dtype}: pass integer class numbers 0, 1, ..., one per example")
     labels = values.long() if isinstance(values, Tensor) else torch.from_numpy(values.astype(np.int64))
     if labels.dim() != 1:
         raise InputError(f"labels have shape {list(labels.shape)}: pass one class number for each example, [B]")
     if len(labels) and labels.min() < 0:
-        raise InputError(f"label {int(labels.min())} is negative: number the classes 0, 1, ...")
+        raise InputError(f"label {int(labels.min())} is negative: class numbers start at 0")
     if classes is not None and len(labels) and labels.max() >= classes:
         raise InputError(
             f"label {int(labels.max())} is out of range: with {classes} classes the last is {classes - 1}"
@@ -132,7 +132,7 @@ def count_labels(data: Any, classes: int | None = None) -> list[int]:
         stored = torch.cat([torch.empty(0, dtype=torch.int64), *(split(batch)[1].cpu() for batch in batches)])
     labels = as_labels(stored, classes)
     if not len(labels):
-        raise InputError("the data has no examples: check where it is read from")
+        raise InputError("the data is empty: check its path or Dataset")
     return torch.bincount(labels, minlength=classes or 0).tolist()
 
 

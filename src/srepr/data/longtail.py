@@ -95,7 +95,7 @@ def stratified_holdout(labels: Labels, fraction: float, *, seed: int) -> tuple[I
 
 def _check_profile(largest: int, classes: int, imbalance: float) -> None:
     if largest < 1 or classes < 1:
-        raise InputError(f"{classes} classes of at most {largest} examples: both must be at least 1")
+        raise InputError(f"{classes} classes of at most {largest} examples: both numbers must be at least 1")
     if not 0 < imbalance <= 1:
         raise InputError(
             f"an imbalance of {imbalance:g} must lie in (0, 1]: the smallest class over the largest, 0.01 for 1:100"

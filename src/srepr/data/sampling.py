@@ -37,7 +37,7 @@ def epoch_batches(
     True
     """
     if batch_size < world_size:
-        raise InputError(f"a batch of {batch_size} is too small for {world_size} processes. Give a larger batch size")
+        raise InputError(f"a batch of {batch_size} is too small for {world_size} processes. Increase it")
     if balanced:
         sequence = _balanced_sequence(labels, seed, epoch)
     else:

@@ -39,7 +39,7 @@ def show(data: LongTailData) -> RenderableType:
         f"largest class {counts.max():,}, smallest {counts.min():,}, imbalance {counts.max() / counts.min():.3g}"
     )
     if data.skipped:
-        heading += f"\n{len(data.skipped):,} files that cannot be decoded are left out"
+        heading += f"\n{len(data.skipped):,} unreadable files skipped"
     return Group(heading, split, "", _histogram(data))
 
 

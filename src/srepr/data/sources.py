@@ -126,12 +126,12 @@ def load(
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
     if counts is not None and imbalance is not None:
-        raise InputError("both `counts` and `imbalance` are given. Leave one of them out")
+        raise InputError("both `counts` and `imbalance` exclude each other. Set only one")
     options = {"image_size": image_size, "skip_bad_images": skip_bad_images, "seed": seed}
     data = held_out_test(_read(entry, source, data_dir, options), seed=seed)
     if image_size is not None and data.train.shape[1:] != (image_size, image_size):
         raise InputError(
-            f"{source} has inputs of shape {data.train.shape}. Leave `image_size` out: it is for image files"
+            f"{source} has inputs of shape {data.train.shape}. Leave out `image_size`: it applies to image files only"
         )
 
     if imbalance is None and entry:
@@ -160,7 +160,7 @@ def _read(
         if not path.exists():
             raise unknown("data set", source, NAMED, hint=", or the path of a folder, .csv or .npz")
         if kind not in OWN:
-            raise InputError(f"{path} is not a folder, .csv or .npz file. Give the data in one of these formats")
+            raise InputError(f"{path} is not a folder, .csv or .npz file. Use one of these formats")
         entry = OWN[kind]
     elif entry.embedded:
         path = Path()

@@ -48,7 +48,7 @@ def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = F
             names.setdefault(_PARTS[split], []).append(row["path"].strip())
             labels.setdefault(_PARTS[split], []).append(row["label"].strip())
     if "train" not in names:
-        raise InputError(f"{path} has no rows for training. Add some")
+        raise InputError(f"{path} has no training rows. Add some")
 
     known = set(labels["train"])
     class_names = sorted(known, key=int) if all(label.isdecimal() for label in known) else sorted(known)
@@ -57,7 +57,7 @@ def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = F
     for part in names:
         unknown = set(labels[part]) - known
         if unknown:
-            raise InputError(f"{path}: class {min(unknown)!r} has no row for training. Add some, or remove its rows")
+            raise InputError(f"{path}: class {min(unknown)!r} has no training rows. Add some, or remove its rows")
         parts[part] = Listing(names[part], np.array([number[label] for label in labels[part]], dtype=np.int64))
     return image_data(
         path.stem, path.parent, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images

@@ -81,18 +81,18 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
     """
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path} does not exist. Name images, folders, a CSV file or arrays.")
+            raise InputError(f"{path} does not exist. Pass images, folders, a CSV file or arrays.")
     arrays = [path for path in paths if path.suffix in (".npy", ".npz") or (path.suffix == ".csv" and _vectors(about))]
     if arrays:
         if len(paths) > 1:
-            raise InputError(f"{arrays[0]} is a file of many inputs and stands alone. Predict the others separately.")
+            raise InputError(f"{arrays[0]} must be the only input. Predict the others separately.")
         return _from_array(arrays[0], about)
     if _vectors(about):
         raise InputError(
-            f"{paths[0]}: this network takes vectors of {about.shape[0]} numbers. Give a .csv or .npz file."
+            f"{paths[0]}: this network takes vectors of {about.shape[0]} numbers. Pass a .csv or .npz file."
         )
     if len({*about.shape[1:]}) > 1:
-        raise InputError(f"{paths[0]}: this network takes inputs of shape {about.shape}. Give arrays (.npz) of them.")
+        raise InputError(f"{paths[0]}: this network takes inputs of shape {about.shape}. Pass them as arrays (.npz).")
     found = [pair for path in paths for pair in _files(path)]
     examples = Pictures(
         Path(),
@@ -123,14 +123,14 @@ def _files(path: Path) -> list[tuple[str, Path]]:
             if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
         )
         if not found:
-            raise InputError(f"{path} has no images. Name a folder with some, in it or below it.")
+            raise InputError(f"{path} has no images. Pass a folder that contains images.")
         return [(str(file), file) for file in found]
     if path.suffix != ".csv":
         return [(str(path), path)]
     with path.open(newline="", encoding="utf-8-sig") as lines:
         rows = csv.DictReader(lines)
         if "path" not in (rows.fieldnames or []):
-            raise InputError(f"{path} has no column 'path'. Name in it the images, relative to the file.")
+            raise InputError(f"{path} has no column 'path'. It must hold image paths relative to the file.")
         names = [(row["path"] or "").strip() for row in rows]
     if "" in names:
         raise InputError(f"{path}, row {names.index('') + 1}: the path is empty. Fill it in, or remove the row.")
@@ -172,6 +172,6 @@ def _table(path: Path, columns: int) -> npt.NDArray[np.float64]:
                 numbers.append([float(row[place]) for place in kept])
             except (ValueError, IndexError):
                 raise InputError(
-                    f"{path}, line {rows.line_num}: not {columns} numbers. Fill them in, or remove the line."
+                    f"{path}, line {rows.line_num}: not {columns} numbers. Complete the line, or remove it."
                 ) from None
     return np.array(numbers, dtype=np.float64).reshape(-1, columns)

@@ -75,7 +75,7 @@ def export(
 
     >>> export(Path("nowhere"), Path("model.onnx"), "onnx")
     Traceback (most recent call last):
-    srepr.errors.InputError: nowhere is not a folder. Name a run made by `srepr train`.
+    srepr.errors.InputError: nowhere is not a folder. Pass a run folder made by `srepr train`.
     """
     classifier = load(path, head)
     about = classifier.description

@@ -51,7 +51,9 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
     except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:  # inconsistent shapes
-        raise InputError(f"{path}: its tensors make no network ({error}). Is it a ResNet?") from None
+        raise InputError(
+            f"{path}: cannot build a network from its tensors ({error}). Only ResNets are supported."
+        ) from None
     return Checkpoint(network=network.eval(), options=options, classes=classes, layout=name, foreign=content.foreign)
 
 
@@ -69,7 +71,7 @@ def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module
     for name, there in {"classes": found.classes, "channels": found.options["channels"]}.items():
         if there != here[name]:
             raise InputError(
-                f"{path} has {there} {name}, {data.name} has {here[name]}. Name the data that it was trained on."
+                f"{path} has {there} {name}, {data.name} has {here[name]}. Pass the data that it was trained on."
             )
     about = About.of(data, NETWORK, found.options)
     return found.network, about
@@ -86,7 +88,7 @@ def described(body: Tensors) -> dict[str, Any]:
     """
     found = [match.groups() for match in map(STAGE.match, body) if match]
     if "conv1.weight" not in body or "layer1.0.conv1.weight" not in body:
-        raise InputError("its network is no ResNet with conv1 and layer1. Re-train it in Python with srepr.retrain")
+        raise InputError("it is not a ResNet with conv1 and layer1. Use srepr.retrain in Python instead")
     stages = sorted({stage for stage, _, _ in found}, key=int)
     own = {stage for stage, expert, _ in found if expert}
     bottleneck = "layer1.0.conv3.weight" in body
@@ -94,10 +96,12 @@ def described(body: Tensors) -> dict[str, Any]:
     outputs = [f"layer{stage}s.0.0.{last}" if stage in own else f"layer{stage}.0.{last}" for stage in stages]
     missing = [name for name in ("layer1.0.conv2.weight", *outputs) if name not in body]
     if missing:
-        raise InputError(f"the tensor {missing[0]} is missing. Is the checkpoint whole?")
+        raise InputError(f"the tensor {missing[0]} is missing. The checkpoint may be incomplete.")
     stem, middle = body["conv1.weight"].shape, body["layer1.0.conv2.weight"].shape
     if stem[2:] not in ((3, 3), (7, 7)):
-        raise InputError(f"its conv1.weight is {list(stem)}: known are stems of 3x3 (CIFAR) and 7x7 (ImageNet)")
+        raise InputError(
+            f"its conv1.weight is {list(stem)}: only stems of 3x3 (CIFAR) and 7x7 (ImageNet) are supported"
+        )
     widths = tuple(body[name].shape[0] for name in outputs)
     with_parameters = any(".shortcut." in name or ".downsample." in name for name in body)
     return {
@@ -126,14 +130,18 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
     """Tensors of `fc`, the mean of the experts' heads on concatenated features; sets bias and scale in `options`."""
     length, experts = options["widths"][-1], options["experts"]
     if len(parts.heads) != experts:
-        raise InputError(f"it has {experts} experts and {len(parts.heads)} classifiers. Is the checkpoint whole?")
+        raise InputError(
+            f"it has {experts} experts and {len(parts.heads)} classifiers. The checkpoint may be incomplete."
+        )
     weights, biases = [weight for weight, _ in parts.heads], [bias for _, bias in parts.heads if bias is not None]
     cosine = parts.normed and not biases and all(weight.shape[0] == length for weight in weights)
     if cosine:
         weights = [weight.T for weight in weights]
     shapes = {tuple(weight.shape) for weight in weights}
     if len(shapes) > 1 or weights[0].shape[1] != length or len(biases) not in (0, experts):
-        raise InputError(f"its classifier is {list(weights[0].shape)}, and its features are {length}. Is it whole?")
+        raise InputError(
+            f"its classifier is {list(weights[0].shape)}, its features are {length}. The checkpoint may be incomplete."
+        )
     weight = torch.cat(weights, 1).float()
     options["bias"] = bool(biases)
     if cosine:
@@ -154,12 +162,12 @@ def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
     tensors = dict.fromkeys(counters, torch.tensor(0)) | tensors
     problems = {
         "tensors are missing": own.keys() - tensors.keys(),
-        "of its tensors have no place in the network": tensors.keys() - own.keys(),
-        "tensors have other shapes": {n for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape},
+        "of its tensors are unexpected": tensors.keys() - own.keys(),
+        "tensors have the wrong shape": {n for n in own.keys() & tensors.keys() if own[n].shape != tensors[n].shape},
     }
     for problem, names in problems.items():
         if names:
             some = ", ".join(sorted(names)[:3]) + ", ..." * (len(names) > 3)
-            raise InputError(f"{len(names)} {problem}: {some}. Is it a ResNet of another kind?")
+            raise InputError(f"{len(names)} {problem}: {some}. This ResNet variant is not supported.")
     network.to_empty(device="cpu").load_state_dict(tensors)
     return network

@@ -44,7 +44,7 @@ def take_apart(content: Any, layout: str = "auto") -> tuple[str, Parts]:
     if layout != "auto":
         raise InputError(f"its layout is not {layout}. Leave `layout` out.")
     raise InputError(
-        f"its layout is unknown. Known: {', '.join(LAYOUTS)}; others: srepr.retrain in Python takes models"
+        f"its layout is unknown. Known: {', '.join(LAYOUTS)}; for other models use srepr.retrain in Python"
     )
 
 

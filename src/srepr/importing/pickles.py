@@ -154,7 +154,7 @@ class Machine:
                 case "PERSID" | "BINPERSID":
                     stack.append(self.persistent(value if opcode.name == "PERSID" else stack.pop()))
                 case "EXT1" | "EXT2" | "EXT4" | "NEXT_BUFFER" | "READONLY_BUFFER":
-                    raise ValueError(f"the opcode {opcode.name} belongs to no checkpoint")
+                    raise ValueError(f"the opcode {opcode.name} does not belong in a checkpoint")
                 case _:
                     stack.append(value)  # a number, a string or bytes
         raise ValueError("it has no end")  # genops raises this itself; for the type checker
@@ -162,7 +162,7 @@ class Machine:
     def named(self, module: Any, name: Any) -> Foreign:
         """Stand-in for a name; raises Malicious for a dangerous name."""
         if not isinstance(module, str) or not isinstance(name, str):
-            raise ValueError("it names something by what is not a string")
+            raise ValueError("a name in it is not a string")
         module, name = NAME_MAPPING.get((module, name), (IMPORT_MAPPING.get(module, module), name))  # Python 2
         full = f"{module}.{name}"
         if DANGEROUS.fullmatch(full) and not HARMLESS_BUILTINS.fullmatch(full):

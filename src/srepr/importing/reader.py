@@ -58,7 +58,7 @@ def read(path: Path) -> Content:
     ('torch.device',)
     """
     if not path.is_file():
-        raise InputError(f"{path} is not a file. Name a checkpoint.")
+        raise InputError(f"{path} is not a file. Pass a checkpoint.")
     with path.open("rb") as file:
         start = file.read(9)
     if start[8:] == b"{":  # safetensors: a JSON header after its 8-byte length
@@ -66,7 +66,7 @@ def read(path: Path) -> Content:
     formats = {b"PK": read_zip, b"\x80": read_legacy}
     known = [function for first, function in formats.items() if start.startswith(first)]
     if not known:
-        raise InputError(f"{path} is no checkpoint: neither a file of torch.save nor safetensors. Name another.")
+        raise InputError(f"{path} is not a checkpoint: expected a torch.save or safetensors file.")
     try:
         return known[0](path)
     except Malicious as error:
@@ -121,7 +121,7 @@ def read_legacy(path: Path) -> Content:
         _version, _computer, value = (machine.read(content) for _ in range(3))
         for key in machine.read(content):
             if not isinstance(key, str) or int.from_bytes(content.read(8), "little") != len(storages[key]):
-                raise ValueError("its storages have other lengths than its tensors")
+                raise ValueError("its storages do not have the lengths of its tensors")
             storages[key].copy_(of_bytes(content.read(storages[key].nbytes)).view(storages[key].dtype))
         return Content(value, tuple(machine.foreign))
 

@@ -20,10 +20,10 @@ def start_network(path: Path, data: LongTailData) -> Start:
     >>> from srepr.data import load
     >>> start_network(Path("nothing.pth"), load("digits-lt"))
     Traceback (most recent call last):
-    srepr.errors.InputError: nothing.pth does not exist. Name a run folder or a checkpoint to start from.
+    srepr.errors.InputError: nothing.pth does not exist. Pass a run folder or a checkpoint to start from.
     """
     if not path.exists():
-        raise InputError(f"{path} does not exist. Name a run folder or a checkpoint to start from.")
+        raise InputError(f"{path} does not exist. Pass a run folder or a checkpoint to start from.")
     file = path / STAGE_1["swa"] if path.is_dir() else path
     if path.is_dir() or (file.suffix == ".safetensors" and "about" in load_tensors(file)[1]):
         network, about = load_model(file)
@@ -32,6 +32,6 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if (len(about.class_names), about.shape) != (len(data.class_names), data.train.shape):
         raise InputError(
             f"{path} has {len(about.class_names)} classes and inputs {about.shape}, {data.name} has"
-            f" {len(data.class_names)} and {data.train.shape}. Choose the data that it was trained on."
+            f" {len(data.class_names)} and {data.train.shape}. Pass the data that it was trained on."
         )
     return Start(network, about.on(data), hashlib.sha256(file.read_bytes()).hexdigest())

@@ -60,7 +60,9 @@ class PosteriorCallback(TrainerCallback):
         if self.progress(state) > self.start:
             path = self._path(args, state)
             if not path.exists():
-                raise InputError(f"{path} is missing: resume from a checkpoint that has one, or start again")
+                raise InputError(
+                    f"{path} is missing: resume from a checkpoint that contains it, or restart the training"
+                )
             self.posterior.load_state_dict(load_tensors(path)[0])
 
     def on_step_begin(

@@ -65,7 +65,7 @@ def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], 
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     except Exception as error:  # the C++ binding exports no common class
-        raise InputError(f"onnxruntime does not take the graph ({error}). Try a lower `opset`.") from None
+        raise InputError(f"onnxruntime cannot load the graph ({error}). Try a lower `opset`.") from None
     for batch in trials:
         with torch.no_grad():
             expected = raw(batch)

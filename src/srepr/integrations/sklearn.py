@@ -137,7 +137,7 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with torch.no_grad(), eval_mode(network):
             outputs = call(network, inputs[:2]).shape[-1]
         if outputs != classes:
-            raise InputError(f"the network has {outputs} outputs and y has {classes} classes: make them as many")
+            raise InputError(f"the network has {outputs} outputs and y has {classes} classes: they must match")
         return network
 
 

@@ -57,7 +57,7 @@ def update_batchnorm(
     if reduce is not None:
         totals = [reduce(total.to(device)).cpu() for total in totals]
     if not any(total[0] for total in totals):
-        raise InputError("no BatchNorm layer saw two values of a channel: pass batches of two inputs or more")
+        raise InputError("no BatchNorm layer received two values per channel: pass batches of at least two inputs")
     for layer, total in zip(layers, totals, strict=True):
         if total[0]:
             assert layer.running_mean is not None

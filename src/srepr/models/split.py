@@ -66,7 +66,7 @@ def find_classifier(model: nn.Module, example: Any = None, *, name: str | None =
     '2'
     >>> find_classifier(nn.ModuleDict({"a": nn.Linear(8, 3), "b": nn.Linear(8, 3)}))
     Traceback (most recent call last):
-    srepr.errors.InputError: the classifier could be a or b: say which with classifier="b"
+    srepr.errors.InputError: the classifier could be a or b: choose one with classifier="b"
     """
     model = unwrap(model)
     linear = {key: module for key, module in model.named_modules(remove_duplicate=name is None) if is_linear(module)}
@@ -78,10 +78,10 @@ def find_classifier(model: nn.Module, example: Any = None, *, name: str | None =
         return name
     found = _by_structure(linear) if example is None else _by_output(model, linear, example)
     if not found:
-        shape = 'no linear layer has an output of the shape of the logits: say which it is with classifier="..."'
+        shape = 'no linear layer has an output of the shape of the logits: set classifier="..."'
         raise InputError(f"{shape}, from {_listing(linear)}")
     if len(found) > 1:
-        raise InputError(f'the classifier could be {_listing(found)}: say which with classifier="{found[-1]}"')
+        raise InputError(f'the classifier could be {_listing(found)}: choose one with classifier="{found[-1]}"')
     return found[0]
 
 
@@ -213,9 +213,7 @@ class _Tap(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         if self.seen is not None:
-            raise InputError(
-                f"{self.name} is called more than once for an input: only models that call it once can be split"
-            )
+            raise InputError(f"{self.name} is called more than once per input, which is not supported")
         self.seen = features
         if features.dim() > 2:
             return features
@@ -225,7 +223,7 @@ class _Tap(nn.Module):
         features, self.seen = self.seen, None
         if features is None:
             raise InputError(
-                f'the model never calls {self.name}: name the layer that makes the logits with classifier="..."'
+                f'the model never calls {self.name}: set classifier= to the layer that computes the logits, "..."'
             )
         pooled = features if features.dim() == 2 else logits_in(model, output)
         if pooled.dim() != 2:

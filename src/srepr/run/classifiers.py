@@ -152,7 +152,7 @@ def open_run(path: Path, *, data_dir: Path | None = None, workers: int = 0, quie
 
     >>> open_run(getfixture("tmp_path") / "nothing")
     Traceback (most recent call last):
-    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    srepr.errors.InputError: .../nothing is not a folder. Pass a run folder made by `srepr train`.
     """
     data = load_run_data(path, data_dir)
     require_network(path)

@@ -51,7 +51,7 @@ def as_launched(machine: Machine) -> Machine:
         return machine
     wanted = machine.devices * machine.num_nodes
     if wanted not in (1, processes):
-        raise InputError(f"{processes} processes were started, and `devices` asks for {wanted}. Leave `devices` out.")
+        raise InputError(f"{processes} processes were started, and `devices` asks for {wanted}. Leave out `devices`.")
     return replace(machine, devices=devices, num_nodes=processes // devices)
 
 
@@ -81,7 +81,7 @@ def open_fabric(machine: Machine) -> Fabric:
     if fabric.device.type == "cpu" and machine.precision == "bf16-mixed":
         failure = bf16_failure()
         if failure:
-            raise InputError(f"bfloat16 does not run on this processor ({failure}). Set `precision` to 32-true.")
+            raise InputError(f"bfloat16 does not run on this CPU ({failure}). Set `precision` to 32-true.")
     return fabric
 
 
@@ -117,7 +117,9 @@ def failing_together(run: Path) -> Iterator[None]:
             raise
         if not leads:
             sys.exit(1)
-        gone = "a process of this run is gone: was it killed? The same command goes on from the last kept state."
+        gone = (
+            "a process of this run died; it may have been killed. The same command resumes from the last checkpoint."
+        )
         raise InputError(note.read_text() if note.exists() else gone) from None
 
 

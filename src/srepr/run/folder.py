@@ -116,10 +116,10 @@ def data_facts(data: LongTailData, source: str, data_dir: Path | None) -> dict[s
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings with which the run folder was made."""
     if not path.is_dir():
-        raise InputError(f"{path} is not a folder. Name a run made by `srepr train`.")
+        raise InputError(f"{path} is not a folder. Pass a run folder made by `srepr train`.")
     config = read_json(path / "config.json")
     if not isinstance(config, dict) or not isinstance(config.get("settings"), dict):
-        raise InputError(f"{path / 'config.json'} does not describe a run. Name a run made by `srepr train`.")
+        raise InputError(f"{path / 'config.json'} does not describe a run. Pass a run folder made by `srepr train`.")
     if config.get("format") != FORMAT:
         raise InputError(
             f"{path} has run format {config.get('format')}; this version of srepr reads format {FORMAT}. Use the"

@@ -29,7 +29,7 @@ def choose_head(path: Path, known: dict[str, Stage1], head: str | None, *, retra
     """
     if head is not None:
         if head not in known:
-            raise unknown(f"head in {path}", head, known, hint="; make it with: srepr retrain --name")
+            raise unknown("head", head, known, hint=f" in {path}; make it with: srepr retrain --name")
         return head
     heads = [name for name in known if name not in STAGE_1]
     if not heads:
@@ -49,7 +49,7 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
 
     >>> load("nothing")
     Traceback (most recent call last):
-    srepr.errors.InputError: nothing is not a folder. Name a run made by `srepr train`.
+    srepr.errors.InputError: nothing is not a folder. Pass a run folder made by `srepr train`.
     """
     path = Path(path)
     if path.suffix == ".safetensors":

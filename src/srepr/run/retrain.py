@@ -43,7 +43,7 @@ def retrain_run(
     >>> from srepr.methods import METHODS
     >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
     Traceback (most recent call last):
-    srepr.errors.InputError: .../nothing is not a folder. Name a run made by `srepr train`.
+    srepr.errors.InputError: .../nothing is not a folder. Pass a run folder made by `srepr train`.
     """
     trained = read_settings(run)
     if not (run / "results.json").exists():
