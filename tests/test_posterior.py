@@ -341,5 +341,5 @@ def test_nothing_can_be_asked_before_the_first_update():
         lambda: posterior.draw(seeded()),
         lambda: posterior.apply_mean(network()),
     ):
-        with pytest.raises(InputError, match="has seen no weights"):
+        with pytest.raises(InputError, match="the posterior is empty"):
             question()

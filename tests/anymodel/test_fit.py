@@ -266,7 +266,7 @@ def too_late(logits, labels):
         ({"train": (X[:39], Y[:39])}, "class 2 has 0 training examples"),
         ({"train": (X, Y + 1)}, "label 3 is out of range: with 3 classes the last is 2"),
         ({"train": (X, Y.float())}, "labels are"),
-        ({"train": []}, "the data has no examples"),
+        ({"train": []}, "the data is empty"),
         ({"train": iter([])}, "a generator can be read only once"),
         ({"model": network().requires_grad_(False)}, "no parameter of the model requires a gradient"),
         ({"model": nn.Sequential(nn.ReLU())}, "has no linear layer"),

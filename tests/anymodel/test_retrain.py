@@ -228,7 +228,7 @@ def test_class_counts_may_be_given_in_any_form(counts):
     [
         ((INPUTS, LABELS[:-1]), {}, "there are 40 inputs but 39 labels"),
         ((INPUTS, LABELS + 1), {}, "label 4 is out of range: with 4 classes the last is 3"),
-        ((INPUTS[:0], LABELS[:0]), {}, "the data has no examples"),
+        ((INPUTS[:0], LABELS[:0]), {}, "the data is empty"),
         ((INPUTS[:39], LABELS[:39]), {}, "class 3 has 0 training examples"),
         ((INPUTS, LABELS), {"class_counts": [3, 2]}, "there are 2 class counts for a classifier of 4 classes"),
         ((INPUTS, LABELS), {"balance": "classes"}, "unknown balance 'classes'"),
@@ -244,7 +244,7 @@ def test_input_that_cannot_work_is_refused_in_words(data, options, complaint):
 
 
 def test_a_posterior_that_has_seen_nothing_is_refused():
-    with pytest.raises(InputError, match="has seen no weights"):
+    with pytest.raises(InputError, match="the posterior is empty"):
         srepr.retrain(srepr.Posterior(network()), (INPUTS, LABELS))
 
 
@@ -336,7 +336,7 @@ def test_half_precision_embeddings_work():
         ((STACK[..., :3], LABELS), r"needs features of that length, and these are \[3, 40, 3\]"),
         ((STACK[0, :, :3], LABELS), r"needs features of that length, and these are \[40, 3\]"),
         ((STACK, LABELS + 1), "label 4 is out of range"),
-        ((STACK[0, :0], LABELS[:0]), "the data has no examples"),
+        ((STACK[0, :0], LABELS[:0]), "the data is empty"),
     ],
 )
 def test_embeddings_that_do_not_fit_are_refused(data, complaint):

@@ -43,7 +43,7 @@ def birds(tmp_path):
         (["train", "digits-lt", "--out", "R", "--network", "resnet9"], "unknown network 'resnet9'; did you mean"),
         (
             ["train", "digits-lt", "--out", "R", "--image-size", "32"],
-            "digits-lt has inputs of shape (1, 8, 8). Leave --im",
+            "digits-lt has inputs of shape (1, 8, 8). Leave out --im",
         ),
         (
             ["train", "digits-lt", "--out", "R", "--precision", "16-mixed"],
@@ -128,7 +128,10 @@ def test_labels_of_arrays_that_are_no_classes_are_refused(srepr, tmp_path):
     ("rows", "complaint"),
     [
         ("path,label\nbirds/crow/0.jpg,\n", "birds.csv, line 2: the label is empty"),
-        ("path,label,split\nbirds/crow/0.jpg,crow,train\nbirds/owl/0.jpg,owl,test\n", "class 'owl' has no row for tr"),
+        (
+            "path,label,split\nbirds/crow/0.jpg,crow,train\nbirds/owl/0.jpg,owl,test\n",
+            "class 'owl' has no training rows",
+        ),
         ("path,label\nbirds/crow/99.jpg,crow\nbirds/owl/0.jpg,owl\n", "birds/crow/99.jpg does not exist"),
         ("file,class\n", "birds.csv has no column 'path'"),
         ("", "birds.csv has no column 'path'"),

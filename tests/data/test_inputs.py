@@ -127,5 +127,5 @@ def test_the_length_is_known_or_counted(loader):
 
 
 def test_a_loader_with_nothing_in_it_is_refused():
-    with pytest.raises(InputError, match="the data has no examples"):
+    with pytest.raises(InputError, match="the data is empty"):
         list(LoaderInputs([], seed=0).sweep(0))

@@ -224,7 +224,7 @@ def test_samplers_that_leave_examples_out_count_and_those_that_reweigh_do_not():
 
 
 def test_counting_nothing_or_too_many_classes_is_named():
-    with pytest.raises(InputError, match="no examples"):
+    with pytest.raises(InputError, match="the data is empty"):
         count_labels([])
     with pytest.raises(InputError, match="out of range"):
         count_labels((X, Y), classes=2)

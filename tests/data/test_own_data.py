@@ -67,7 +67,7 @@ def test_an_empty_class_folder_is_named(birds):
 def test_a_test_class_without_training_images_is_named(tmp_path, write_image):
     write_image(tmp_path / "train/a/1.png")
     write_image(tmp_path / "test/b/1.png")
-    with pytest.raises(InputError, match=r"test/b is a class without training images"):
+    with pytest.raises(InputError, match=r"test/b has no training images"):
         load(tmp_path)
 
 
@@ -99,12 +99,12 @@ def test_a_table_with_splits_and_numbers_for_labels(birds):
     [
         ("file,label\na,b\n", "has no column 'path'"),
         ("", "has no column 'path'"),
-        ("path,label\n", "has no rows for training"),
+        ("path,label\n", "has no training rows"),
         ("path,label\na.jpg,x\n,y\n", "line 3: the path is empty"),
         ("path,label\na.jpg\n", "line 2: the label is empty"),
         ("path,label,split\na.jpg,x,\n", "line 2: the split is empty"),
         ("path,label,split\na.jpg,x,dev\n", "line 2: 'dev' is not a split"),
-        ("path,label,split\na.jpg,x,train\nb.jpg,y,test\n", "class 'y' has no row for training"),
+        ("path,label,split\na.jpg,x,train\nb.jpg,y,test\n", "class 'y' has no training rows"),
         ("path,label\ngone.jpg,x\n", r"gone\.jpg does not exist"),
     ],
 )
@@ -153,11 +153,11 @@ X, Y = np.zeros((4, 2)), np.array([0, 0, 1, 1])
     [
         ({"a": X}, "holds a. It must hold x and y"),
         ({"x": X, "y": Y[:3]}, r"inputs \(4, 2\) and 3 labels"),
-        ({"x": X, "y": Y - 1}, "labels in .* Give class numbers"),
+        ({"x": X, "y": Y - 1}, "labels in .* Pass class numbers"),
         ({"x": X, "y": Y / 2}, "labels in .* are float64"),
         ({"x": X[:0], "y": Y[:0]}, "labels in"),
         ({"x": np.zeros((4, 2, 2)), "y": Y}, r"x_train in .* is float64 \(4, 2, 2\)"),
-        ({"x": np.array([[0], [1], [np.nan], [1]]), "y": Y}, "row 2 has a value that is not finite"),
+        ({"x": np.array([[0], [1], [np.nan], [1]]), "y": Y}, "row 2 has a NaN or infinite value"),
         ({"x": X, "y": np.array([0, 0, 2, 2])}, "empty class: '1'"),
         ({"x_train": X, "y_train": Y, "x_test": X, "y_test": Y + 1}, "empty class: '2'"),
         ({"x_train": X, "y_train": Y, "x_test": X[:, :1], "y_test": Y}, r"test has inputs \(4, 1\)"),

@@ -62,7 +62,7 @@ def test_the_holdout_protocol_takes_validation_from_training_and_nothing_else():
         ("digits-lt", {"protocol": "best"}, "^unknown protocol 'best'. Known: paper, holdout$"),
         ("digits-lt", {"profile": "linear"}, "^unknown profile 'linear'. Known: exponential, step$"),
         ("digits-lt", {"imbalance": 0.0}, "imbalance of 0 must lie in"),
-        ("digits-lt", {"imbalance": 0.1, "counts": [1] * 10}, "both `counts` and `imbalance` are given"),
+        ("digits-lt", {"imbalance": 0.1, "counts": [1] * 10}, "`counts` and `imbalance` exclude each other"),
         ("digits-lt", {"counts": [0] + [1] * 9}, "empty class: '0'"),
         ("digits-lt", {"counts": [121] * 10}, "class 0 has 120 examples, not 121"),
         ("digits-lt", {"counts": [5] * 9}, "9 class counts for 10 classes"),

@@ -76,7 +76,7 @@ def test_tensors_are_answered_with_tensors(model):
 
 
 def test_what_cannot_be_loaded_is_said(retrained, tmp_path):
-    with pytest.raises(InputError, match=r"is not a folder\. Name a run made by `srepr train`"):
+    with pytest.raises(InputError, match=r"is not a folder\. Pass a run folder made by `srepr train`"):
         package.load(tmp_path / "nothing")
     with pytest.raises(InputError, match=r"unknown head .*'disaling'.*; did you mean disalign\?"):
         package.load(retrained, "disaling")

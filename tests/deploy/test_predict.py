@@ -284,9 +284,9 @@ def mistakes(tmp_path, monkeypatch, digits):
         (["wrong.npz"], "wrong.npz has inputs of shape (1, 9, 9), the network takes (1, 8, 8)."),
         (["named.npz"], "named.npz holds z. It must hold x."),
         (["objects.npy"], "objects.npy cannot be read:"),
-        (["0.png", "wrong.npz"], "wrong.npz is a file of many inputs and stands alone."),
+        (["0.png", "wrong.npz"], "wrong.npz must be the only input."),
         (["mix.json"], "mix.json cannot be decoded"),
-        (["0.png", "--head", "grw"], "Known: sgd, swa, crt, lws, la, disalign, ncm, srepr; make it with: srepr retr"),
+        (["0.png", "--head", "grw"], "Known: sgd, swa, crt, lws, la, disalign, ncm, srepr in "),
         (["0.png", "--top", "11"], "--top is 11: it must lie in 1 .. 10, the number of classes."),
         (["0.png", "--top", "0"], "--top is 0:"),
         (["0.png", "--batch-size", "0"], "--batch-size is 0: at least 1 is needed."),
@@ -294,7 +294,7 @@ def mistakes(tmp_path, monkeypatch, digits):
         (["0.png", "--prior", "even"], "--prior is 'even': use uniform, train, a file, or a list of numbers"),
         (["0.png", "--prior", "1,2"], "--prior has 2 numbers for 10 classes. Give one for each."),
         (["0.png", "--prior", "mix.json"], "--prior has no number for the class '2'."),
-        (["0.png", "--prior", "0,0,0,0,0,0,0,0,0,0"], "the target prior must hold shares of 0 or more, and not only"),
+        (["0.png", "--prior", "0,0,0,0,0,0,0,0,0,0"], "the target prior must be non-negative and not all"),
         (["0.png", "--prior", "1,1,1,1,1,1,1,1,1,nan"], "the prior must be a finite share or count for each class"),
     ],
 )
@@ -310,7 +310,7 @@ def test_mistakes_are_one_line(srepr, run, mistakes, words, complaint):
         ("a,b\n1,2\n", "rows.csv has 2 columns beside `label`, the network takes 3 numbers."),
         ("a,b,c\n1,2,3\n1,2,x\n", "rows.csv, line 3: not 3 numbers."),
         ("a,b,c\n1,2\n", "rows.csv, line 2: not 3 numbers."),
-        ("a,b,c\n1,2,inf\n", "rows.csv: row 0 has a value that is not finite."),
+        ("a,b,c\n1,2,inf\n", "rows.csv: row 0 has a NaN or infinite value."),
     ],
 )
 def test_mistakes_in_a_table_of_numbers(srepr, vectors, tmp_path, table, complaint):
@@ -321,7 +321,7 @@ def test_mistakes_in_a_table_of_numbers(srepr, vectors, tmp_path, table, complai
 def test_mistakes_about_the_model(srepr, vectors, digits, run, tmp_path):
     photo = digits / "png/000.png"
     assert "this network takes vectors of 3 numbers." in srepr("predict", vectors / "run", photo).complaint
-    assert "is not a folder. Name a run" in srepr("predict", tmp_path / "nothing", photo).complaint
+    assert "is not a folder. Pass a run" in srepr("predict", tmp_path / "nothing", photo).complaint
     assert "there is nothing to predict." in srepr("predict", run).complaint
     file = run / "representation.safetensors"
     complaint = srepr("predict", file, photo, "--head", "srepr").complaint
@@ -332,5 +332,5 @@ def test_mistakes_about_the_model(srepr, vectors, digits, run, tmp_path):
     begun.mkdir()
     shutil.copy(run / "config.json", begun)
     assert "has no trained network yet." in srepr("predict", begun, photo).complaint
-    with pytest.raises(InputError, match=r"shape \(1, 8, 9\). Give arrays"):
+    with pytest.raises(InputError, match=r"shape \(1, 8, 9\). Pass them as arrays"):
         read_unlabelled([photo], about(shape=(1, 8, 9)))

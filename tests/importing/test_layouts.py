@@ -220,7 +220,7 @@ def test_what_does_not_fit_is_named(tmp_path):
     wrong = {**state, "layer2.0.bn1.weight": torch.zeros(5)}
     assert refused(tmp_path, wrong).startswith("1 tensors have the wrong shape: layer2.0.bn1.weight.")
     head = {**state, "linear.weight": torch.zeros(7, 63)}
-    assert refused(tmp_path, head).startswith("its classifier is [7, 63], and its features are 64.")
+    assert refused(tmp_path, head).startswith("its classifier is [7, 63], its features are 64.")
     expert = RideCifar(7, 2, normed=True).state_dict()
     expert = {f"backbone.{name}": tensor for name, tensor in expert.items() if name != "linears.1.weight"}
     assert refused(tmp_path, expert).startswith("it has 2 experts and 1 classifiers.")
@@ -264,7 +264,7 @@ def test_the_data_must_have_the_classes_and_the_channels(tmp_path):
 
     digits = load("digits-lt")
     torch.save(Ldam(10, normed=False).state_dict(), tmp_path / "colour.pth")
-    with pytest.raises(InputError, match=r"colour\.pth has 3 channels, digits-lt has 1\. Name the data"):
+    with pytest.raises(InputError, match=r"colour\.pth has 3 channels, digits-lt has 1\. Pass the data"):
         load_checkpoint(tmp_path / "colour.pth", digits)
     torch.save(Ldam(10, normed=True, channels=1).state_dict(), tmp_path / "grey.pth")
     network, about = load_checkpoint(tmp_path / "grey.pth", digits, scale=16.0)

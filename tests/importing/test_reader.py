@@ -224,8 +224,8 @@ def test_what_is_no_checkpoint_is_refused(srepr, tmp_path):
     torch.save(torch.zeros(100), tmp_path / "legacy.pth", _use_new_zipfile_serialization=False)
     old = (tmp_path / "legacy.pth").read_bytes()
     contents = {
-        "": "is no checkpoint",
-        "hello": "is no checkpoint",
+        "": "is not a checkpoint",
+        "hello": "is not a checkpoint",
         whole[: len(whole) // 2]: "is damaged",
         whole[:-30]: "is damaged",
         old[:-30]: "is damaged",

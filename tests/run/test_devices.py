@@ -78,7 +78,7 @@ LOST = RuntimeError("[pair.cc:547] Connection closed by peer [127.0.0.1]:29500")
     ("error", "code", "told"),
     [
         (InputError("a.jpg cannot be decoded"), 0, "^a.jpg cannot be decoded$"),
-        (LOST, 1, "^a process of this run is gone"),
+        (LOST, 1, "^a process of this run died"),
     ],
 )
 def test_a_process_that_does_not_lead_is_silent_and_the_leader_tells_its_reason(

@@ -93,7 +93,7 @@ def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, t
     assert "Traceback" not in err
     if first.returncode != -signal.SIGKILL:  # Lightning, which looks every five seconds, may be faster than we are
         assert first.returncode == 2
-        assert err.splitlines()[-1].startswith("srepr: a process of this run is gone")
+        assert err.splitlines()[-1].startswith("srepr: a process of this run died")
 
     first, second = start_and_wait_for_progress(words, run)
     first.kill()

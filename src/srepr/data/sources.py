@@ -126,7 +126,7 @@ def load(
     if protocol not in PROTOCOLS:
         raise unknown("protocol", protocol, PROTOCOLS)
     if counts is not None and imbalance is not None:
-        raise InputError("both `counts` and `imbalance` exclude each other. Set only one")
+        raise InputError("`counts` and `imbalance` exclude each other. Set only one")
     options = {"image_size": image_size, "skip_bad_images": skip_bad_images, "seed": seed}
     data = held_out_test(_read(entry, source, data_dir, options), seed=seed)
     if image_size is not None and data.train.shape[1:] != (image_size, image_size):
