@@ -340,7 +340,7 @@ def test_evaluate_restores_the_flags_after_an_error_and_names_empty_data():
     with pytest.raises(InputError, match="out of range"):
         evaluate(model, (torch.zeros(1, 3), torch.tensor([3])), class_counts=[1, 1, 1])
     assert model.training
-    with pytest.raises(InputError, match="no examples"):
+    with pytest.raises(InputError, match="the data is empty"):
         evaluate(model, [], class_counts=[1, 1, 1])
 
 

@@ -65,12 +65,11 @@ def fit(
     a tenth of all. `stage2` takes the keywords of `srepr.retrain`; those that stage 1 has as well are prefixed:
     `stage2_epochs` (default: a tenth of `epochs`, at least 10), `stage2_lr`, `stage2_batch_size` and so on.
 
-    >>> model = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
-    >>> y = (torch.arange(220) >= 200).long()
-    >>> x = torch.randn(220, 2) + 3 * y.unsqueeze(1)
-    >>> better = fit(model, (x, y), epochs=5, batch_size=32, samples=2, quiet=True)
-    >>> better(torch.tensor([[3.0, 3.0], [0.0, 0.0]])).argmax(1)
-    tensor([1, 0])
+        better = srepr.fit(model, loader, epochs=100)
+
+    >>> fit(nn.Linear(2, 2), (torch.zeros(4, 2), [0, 0, 0, 1]), epochs=100, method="sreper")
+    Traceback (most recent call last):
+    srepr.errors.InputError: unknown method 'sreper'; did you mean srepr? Known: crt, lws, la, ...
     """
     if epochs < 1:
         raise InputError(f"`epochs` is {epochs}: at least 1 is needed")
@@ -121,10 +120,11 @@ def collect(
     Choose an `lr` at which the training still moved, for example a tenth of its initial rate. A larger one makes the
     draws differ more; one that is too large costs accuracy.
 
-    >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> posterior = collect(model, (torch.randn(40, 2), torch.arange(40) % 2), epochs=3, lr=0.01, quiet=True)
-    >>> posterior.count
-    3
+        posterior = srepr.collect(model, loader, lr=0.01)
+
+    >>> collect(nn.Linear(2, 2), (torch.zeros(4, 2), [0, 0, 0, 1]), epochs=1, lr=0.01)
+    Traceback (most recent call last):
+    srepr.errors.InputError: `epochs` is 1: at least two captures are needed for a spread
     """
     if epochs < 2:
         raise InputError(f"`epochs` is {epochs}: at least two captures are needed for a spread")
