@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
-from srepr.data.loading import batches
 from srepr.data.unlabelled import Unlabelled, read_unlabelled
+from srepr.data.workers import batches
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode
 from srepr.objective import LARGEST_EXPONENT

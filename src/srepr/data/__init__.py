@@ -19,7 +19,7 @@ from srepr.data.sources import Entry, catalogue, load
 
 if TYPE_CHECKING:
     from srepr.data.examples import ArrayExamples, Examples, FileExamples
-    from srepr.data.loading import batches
+    from srepr.data.workers import batches
 
 __all__ = [
     "ArrayExamples",
@@ -40,7 +40,7 @@ __all__ = [
     "uniforms",
 ]
 
-_NEED_TORCH = {"ArrayExamples": "examples", "Examples": "examples", "FileExamples": "examples", "batches": "loading"}
+_NEED_TORCH = {"ArrayExamples": "examples", "Examples": "examples", "FileExamples": "examples", "batches": "workers"}
 
 
 def __getattr__(name: str) -> object:

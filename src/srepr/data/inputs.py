@@ -16,8 +16,8 @@ from torch import Tensor
 from srepr.config import BATCH_SIZE
 from srepr.data.examples import Examples
 from srepr.data.loaders import split
-from srepr.data.loading import batches
 from srepr.data.sampling import chunks, epoch_batches
+from srepr.data.workers import batches
 from srepr.errors import InputError
 
 BATCH = 64  # small batches fit in the CPU cache

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from srepr.data import LongTailData
 from srepr.data.arrays import read_labelled
 from srepr.data.examples import ArrayExamples, Examples
-from srepr.data.loading import batches
+from srepr.data.workers import batches
 from srepr.errors import InputError, unknown
 from srepr.metrics import LongTailMetrics, measure
 from srepr.models.call import eval_mode

@@ -28,9 +28,9 @@ from srepr.data import LongTailData, load
 from srepr.data.about import About
 from srepr.data.augment import mixup, mixup_weights
 from srepr.data.examples import Examples
-from srepr.data.loading import batches
 from srepr.data.randomness import Stream, uniforms
 from srepr.data.sampling import epoch_batches
+from srepr.data.workers import batches
 from srepr.errors import InputError
 from srepr.models import NETWORKS
 from srepr.models.batchnorm import update_batchnorm
