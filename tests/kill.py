@@ -9,6 +9,7 @@ is compared byte for byte. Twenty kills take about three minutes, most of it sta
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,37 @@ def outcome(run: Path) -> dict[str, Any]:
     lines = [{name: value for name, value in line.items() if name not in TIMING} for line in log]
     files = [*run.glob("*.safetensors"), run / "results.json"]
     return {"log.jsonl": lines} | {file.name: file.read_bytes() for file in sorted(files)}
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """Do the work in a forked process and give back how that ended: 0, 1 after an error, or minus the signal."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_in_rename(work: Callable[[], object], number: int, *, renamed: bool) -> bool:
+    """Do the work in a process that SIGKILL ends in that rename, before or after it; False where there are fewer."""
+    rename, renames = Path.replace, itertools.count(1)
+
+    def mortal(path: Path, target: Path) -> None:
+        last = next(renames) == number
+        if last and not renamed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        rename(path, target)
+        if last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def work_until_killed() -> None:
+        type(Path()).replace = mortal  # type: ignore[assignment, method-assign]
+        work()
+
+    return in_a_child(work_until_killed) == -signal.SIGKILL
 
 
 def main(kills: int = 20, devices: int = 1, seed: int = 0) -> None:

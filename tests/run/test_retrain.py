@@ -1,13 +1,13 @@
 """`retrain_run` and `evaluate_run` on the run folder of a small table: what heads are made, kept, refused and read."""
 
 import json
-import os
 import shutil
-import signal
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from tests.kill import killed_in_rename
 
 from srepr import features
 from srepr.config import Retrain, Train
@@ -232,53 +232,25 @@ def test_a_large_training_part_does_not_cost_the_test_part_its_precision(run, mo
 # Killed, and two at once
 
 
-def in_a_child(work):
-    """Do the work in a forked process and give back how that ended: 0, or minus the signal."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.parametrize("renamed", [False, True], ids=["before its rename", "after it"])
-def test_killed_in_any_write_the_same_command_ends_with_the_same_bits(finished, tmp_path, monkeypatch, renamed):
+def test_killed_in_any_write_the_same_command_ends_with_the_same_bits(finished, tmp_path, renamed):
     """A head is replaced by one with another learning rate, and a second is made; SIGKILL in each rename."""
-    replaced = type(tmp_path).replace
     old, new = {"mine": METHODS["la"]}, {"mine": METHODS["la"], "crt": METHODS["crt"]}
     begun = shutil.copytree(finished, tmp_path / "begun")
     retrain_run(begun, old, FAST, quiet=True)
     alone = shutil.copytree(begun, tmp_path / "alone")
     faster = Retrain(epochs=2, samples=2, lr=0.3)
     retrain_run(alone, new, faster, overwrite=True, quiet=True)
-
-    def killed_in_write(number, run):
-        writes = 0
-
-        def mortal(path, target):
-            nonlocal writes
-            writes += 1
-            if writes == number and not renamed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            replaced(path, target)
-            if writes == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        monkeypatch.setattr(type(tmp_path), "replace", mortal)
-        retrain_run(run, new, faster, overwrite=True, quiet=True)
-
     number = 1
     while True:
         run = shutil.copytree(begun, tmp_path / str(number))
-        if in_a_child(lambda n=number, folder=run: killed_in_write(n, folder)) != -signal.SIGKILL:
+        again = partial(retrain_run, run, new, faster, overwrite=True, quiet=True)
+        if not killed_in_rename(again, number, renamed=renamed):
             break
         for note in (run / "heads").glob("*.json"):  # whoever has a note has the weights that it speaks of
             made = json.loads(load_tensors(note.with_suffix(".safetensors"))[1]["made of"])
             assert made == {key: value for key, value in read_json(note).items() if key != "metrics"}
-        retrain_run(run, new, faster, overwrite=True, quiet=True)
+        again()
         assert head_bytes(run) == head_bytes(alone)
         assert not list(run.rglob(".*.partial"))
         assert read_json(run / "results.json").keys() == {"sgd", "swa", "mine", "crt"}

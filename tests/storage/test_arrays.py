@@ -4,10 +4,10 @@ import itertools
 import os
 import signal
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kill import in_a_child, killed_in_rename
 
 from srepr.run.folder import sole_writer
 from srepr.storage.arrays import ArrayFolder
@@ -119,47 +119,20 @@ def test_what_is_not_whole_is_unknown_until_it_is_written_again(tmp_path, harm):
     assert is_there(arrays)
 
 
-def in_a_child(work):
-    """Do the work in a forked process and give back how that ended: 0, 1 after an error, or minus the signal."""
-    child = os.fork()
-    if not child:
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @pytest.mark.parametrize("renamed", [False, True], ids=["before its rename", "after it"])
-def test_killed_in_any_write_nothing_wrong_is_trusted(tmp_path, monkeypatch, renamed):
+def test_killed_in_any_write_nothing_wrong_is_trusted(tmp_path, renamed):
     """A real process, a real SIGKILL, in each of the renames by which files appear."""
-    replaced, others = Path.replace, [{**ABOUT, "view": view} for view in range(3)]
+    others = [{**ABOUT, "view": view} for view in range(3)]
 
     def written(folder):
         with ArrayFolder(folder).write(others) as appends:
             for append in appends:
                 append(VALUES)
 
-    def killed_in_write(number, folder):
-        writes = 0
-
-        def mortal(path, target):
-            nonlocal writes
-            writes += 1
-            if writes == number and not renamed:
-                os.kill(os.getpid(), signal.SIGKILL)
-            replaced(path, target)
-            if writes == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-        monkeypatch.setattr(type(folder), "replace", mortal)
-        written(folder)
-
     whole = []
     for number in itertools.count(1):
         folder = tmp_path / str(number)
-        if in_a_child(partial(killed_in_write, number, folder)) == 0:
+        if not killed_in_rename(partial(written, folder), number, renamed=renamed):
             break
         assert len(whole) < 9
         whole.append(sum(is_there(ArrayFolder(folder), about) for about in others))
