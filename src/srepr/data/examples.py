@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from srepr.data.augment import CROP_DRAWS, central_box, decode, normalise, pad_crop_flip, random_resized_crop_box
+from srepr.data.augment import CROP_DRAWS, Box, central_box, decode, normalise, pad_crop_flip, random_resized_crop_box
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
@@ -157,25 +157,39 @@ class FileExamples(Examples):
     size: int = 224
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    channels: int = 3
+    """3 for colour, 1 for grey."""
+    fraction: float = 224 / 256
+    """Central part of the shorter side that evaluation sees."""
+    skip_bad: bool = False
+    """Return NaN for an unreadable image instead of raising."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input, (3, size, size)."""
-        return 3, self.size, self.size
+        """Shape of one input, (C, size, size)."""
+        return self.channels, self.size, self.size
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
-        pixels = np.empty((len(indices), self.size, self.size, 3), dtype=np.uint8)
-        paths = [self.root / self.names[i] for i in indices]
-        if view is None:
-            for row, path in zip(pixels, paths, strict=True):
-                row[:] = np.asarray(decode(path, self.size, central_box))
-        else:
-            draws = uniforms(*view, indices, CROP_DRAWS + 1, stream=Stream.AUGMENT)
-            for row, path, chance in zip(pixels, paths, draws, strict=True):
-                crop = np.asarray(decode(path, self.size, partial(random_resized_crop_box, draws=chance[:-1])))
-                row[:] = crop[:, ::-1] if chance[-1] < 0.5 else crop
-        return normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.mean, self.std)
+        pixels = np.zeros((len(indices), self.size, self.size, self.channels), dtype=np.uint8)
+        bad = np.zeros(len(indices), dtype=np.bool_)
+        draws = None if view is None else uniforms(*view, indices, CROP_DRAWS + 1, stream=Stream.AUGMENT)
+        box: Callable[[int, int], Box] = partial(central_box, fraction=self.fraction)
+        for place, index in enumerate(indices):
+            if draws is not None:
+                box = partial(random_resized_crop_box, draws=draws[place, :-1])
+            try:
+                image = decode(self.root / self.names[index], self.size, box)
+            except InputError:
+                if not self.skip_bad:
+                    raise
+                bad[place] = True
+                continue
+            row = np.asarray(image.convert("L") if self.channels == 1 else image).reshape(pixels.shape[1:])
+            pixels[place] = row[:, ::-1] if draws is not None and draws[place, -1] < 0.5 else row
+        inputs = normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.mean, self.std)
+        inputs[torch.from_numpy(bad)] = torch.nan
+        return inputs
 
     def subset(self, indices: Indices) -> FileExamples:
         """The examples at `indices`, in that order."""

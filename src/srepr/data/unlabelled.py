@@ -7,22 +7,16 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from srepr.data.about import About
 from srepr.data.arrays import checked_inputs, open_arrays
-from srepr.data.augment import central_box, decode, normalise
-from srepr.data.examples import ArrayExamples, Examples, FileExamples, View
+from srepr.data.examples import ArrayExamples, Examples, FileExamples
 from srepr.data.files import IMAGE_SUFFIXES, SMALL
-from srepr.data.longtail import Indices
 from srepr.errors import InputError
 
 
@@ -31,39 +25,6 @@ class Unlabelled(NamedTuple):
 
     names: Sequence[str]
     examples: Examples
-
-
-@dataclass(frozen=True, eq=False)
-class Pictures(FileExamples):
-    """Image files as in evaluation: the central `fraction` of the shorter side, resized; grey for one channel."""
-
-    channels: int = 3
-    fraction: float = 224 / 256
-    skip_bad: bool = False
-    """Return NaN for an unreadable image instead of raising."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input, (C, size, size)."""
-        return self.channels, self.size, self.size
-
-    def load(self, indices: Indices, view: View | None = None) -> Tensor:
-        """Normalised float32 inputs at `indices`; never augmented."""
-        pixels = np.zeros((len(indices), self.size, self.size, self.channels), dtype=np.uint8)
-        bad = np.zeros(len(indices), dtype=np.bool_)
-        box = partial(central_box, fraction=self.fraction)
-        for place, index in enumerate(indices):
-            try:
-                image = decode(self.root / self.names[index], self.size, box)
-            except InputError:
-                if not self.skip_bad:
-                    raise
-                bad[place] = True
-                continue
-            pixels[place] = np.asarray(image.convert("L") if self.channels == 1 else image).reshape(pixels.shape[1:])
-        inputs = normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.mean, self.std)
-        inputs[torch.from_numpy(bad)] = torch.nan
-        return inputs
 
 
 def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: bool = False) -> Unlabelled:
@@ -94,7 +55,7 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
     if len({*about.shape[1:]}) > 1:
         raise InputError(f"{paths[0]}: this network takes inputs of shape {about.shape}. Pass them as arrays (.npz).")
     found = [pair for path in paths for pair in _files(path)]
-    examples = Pictures(
+    examples = FileExamples(
         Path(),
         tuple(str(file) for _, file in found),
         np.zeros(len(found), dtype=np.int64),
