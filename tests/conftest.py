@@ -24,7 +24,7 @@ torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
 
 HEADS = ("crt", "lws", "la", "disalign", "ncm", "srepr")
-FAST = ("--epochs", "2", "--samples", "2", "--json")
+FAST = ("--solver", "sgd", "--epochs", "2", "--samples", "2", "--json")
 
 
 class Answer(NamedTuple):

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "srepr"
 METHOD = {
     *("representation", "posterior", "features", "heads", "balance", "dirichlet", "objective", "methods"),
-    *("retraining", "classifier", "metrics", "analysis"),
+    *("standardization", "solver", "selection", "retraining", "classifier", "metrics", "analysis", "views", "bootstrap"),
 }
 LAYERS = [
     {"errors", "config", "progress"},

@@ -96,6 +96,6 @@ def test_a_metric_is_a_number_and_a_row(run, monkeypatch, command):
     page = (run / "report.html").read_text(encoding="utf-8")
     content = json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page)[1])
     assert content["columns"]["worst"]["title"] == "Worst"
-    assert all("worst" in row for row in content["runs"][0]["results"])
+    assert all("worst" in row for row in content["runs"][0]["views"][0]["results"])
     assert command("export", run, "--format", "safetensors", "-o", run / "model").code == 0
     assert "| Worst |" in (run / "model.md").read_text(encoding="utf-8")

@@ -115,8 +115,8 @@ def test_cosine_ignores_the_lengths_of_features_and_weights():
 
 
 def test_tau_norm_goes_from_stage_1_to_unit_rows():
-    torch.testing.assert_close(heads.tau_norm(WEIGHT, BIAS, 0.0)(FEATURES), STAGE_1)
-    torch.testing.assert_close(heads.tau_norm(WEIGHT, BIAS, 1.0).weight.norm(dim=1), torch.ones(K))
+    torch.testing.assert_close(heads.tau_norm(WEIGHT, 0.0)(FEATURES), STAGE_1 - BIAS)
+    torch.testing.assert_close(heads.tau_norm(WEIGHT, 1.0).weight.norm(dim=1), torch.ones(K))
 
 
 def test_nearest_class_mean_is_the_nearest_mean_whatever_the_chunks():

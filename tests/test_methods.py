@@ -36,7 +36,9 @@ def test_a_choice_that_does_not_exist_is_refused_with_those_that_do(choice, know
 
 
 def test_a_method_that_does_not_exist_is_refused_with_the_nearest():
-    with pytest.raises(InputError, match=r"^unknown method 'sreper'; did you mean srepr\? Known: crt, lws, la, grw, "):
+    with pytest.raises(
+        InputError, match=r"^unknown method 'sreper'; did you mean srepr\? Known: auto, crt, lws, la, grw, "
+    ):
         method("sreper")
 
 

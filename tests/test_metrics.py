@@ -156,6 +156,11 @@ def reference(logits, y, counts, weight, bins=15):
         "balanced_acc": np.mean([accuracy for accuracy in per_class if accuracy is not None]),
         "per_class": per_class,
         "n": n,
+        "tested": {
+            "many": (of_class > 100).sum(),
+            "medium": ((of_class >= 20) & (of_class <= 100)).sum(),
+            "few": (of_class < 20).sum(),
+        },
     }
 
 
@@ -258,7 +263,7 @@ def test_diverged_outputs_are_named_and_leave_no_trace(row):
     metrics = LongTailMetrics([1, 1])
     with pytest.raises(InputError, match="the model's outputs contain NaN"):
         metrics.update(torch.tensor([row]), [0])
-    assert metrics.examples == 0
+    assert not metrics.examples.any()
 
 
 def test_outputs_of_another_number_of_classes_are_named():
@@ -377,6 +382,7 @@ def test_weights_of_the_examples_count_in_the_metrics_alone():
     [
         ("acc", 1.0, "100.00"),
         ("many", 0.0, "0.00"),
+        ("balanced_acc", 0.46649, "46.65"),
         ("few", None, "-"),
         ("ece", 0.00049, "0.000"),
         ("nll", math.inf, "inf"),

@@ -59,6 +59,8 @@ class Classifier(nn.Module):
     """
 
     shift: Tensor | None
+    choice: list[dict[str, Any]] | None = None
+    """The candidates that `srepr.retrain` compared, if it had a choice; the chosen one is marked."""
 
     def __init__(
         self,

@@ -12,10 +12,13 @@ from typing import Literal
 from srepr.errors import check
 
 Protocol = Literal["paper", "holdout"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Stage1 = Literal["swa", "sgd"]
 """The networks of stage 1: the averaged one, and the SGD baseline."""
 
 BATCH_SIZE = 128
+PENALTY = 0.01
+"""Default penalty of the exact solver (`results/penalty.md`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +101,7 @@ class Machine:
     """Number of processes, with one device each; torchrun and SLURM are detected."""
     num_nodes: int = 1
     """Number of machines."""
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
+    precision: Precision = "32-true"
     """Floating-point precision of the training."""
     compile: bool = False
     """Compile the network with torch.compile (needs a C++ compiler; without one a notice is printed)."""
@@ -185,16 +188,20 @@ class Retrain:
     srepr.errors.InputError: `temperature` is 0: it must be above 0
     """
 
+    solver: Literal["exact", "sgd"] = "exact"
+    """exact: the best linear head for its penalty. sgd: the paper's SGD; heads that are not linear always use it."""
+    penalty: float | None = None
+    """L2 penalty of the exact solver, on features of unit scale; default: chosen on a validation set, else 0.01."""
     epochs: int | None = None
-    """Number of stage-2 epochs; default: a tenth of stage 1, at least 10."""
+    """SGD: number of stage-2 epochs; default: a tenth of stage 1, at least 10."""
     lr: float = 0.1
-    """Learning rate at the start of the cosine schedule."""
+    """SGD: learning rate at the start of the cosine schedule."""
     momentum: float = 0.9
-    """Nesterov momentum."""
-    weight_decay: float | None = None
-    """L2 penalty of a linear head; default: 0.01 / sqrt(K). Other heads have none."""
+    """SGD: Nesterov momentum."""
+    weight_decay: float = 5e-4
+    """SGD: L2 penalty of a linear head, added to the gradient. Other heads have none."""
     batch_size: int | None = None
-    """Examples per step; default: as in stage 1."""
+    """SGD: examples per step; default: as in stage 1."""
     samples: int = 10
     """M, the number of representations of each example; distillation needs at least 2."""
     views: int = 1
@@ -220,7 +227,11 @@ class Retrain:
         check(self.epochs is None or self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
         check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")
-        check((self.weight_decay or 0) >= 0, f"`weight_decay` is {self.weight_decay}: it must not be negative")
+        check(self.solver in ("exact", "sgd"), f"`solver` is {self.solver!r}: choose 'exact' or 'sgd'")
+        positive = self.penalty is None or 0 < self.penalty < math.inf
+        check(positive, f"`penalty` is {self.penalty}: it must be above 0")
+        check(not (self.on_the_fly and self.solver == "exact"), "`on_the_fly` is for SGD. Set `solver` to sgd.")
+        check(self.weight_decay >= 0, f"`weight_decay` is {self.weight_decay}: it must not be negative")
         fits = self.batch_size is None or self.batch_size >= 1
         check(fits, f"`batch_size` is {self.batch_size}: at least 1 is needed")
         check(self.samples >= 1, f"`samples` is {self.samples}: at least 1 is needed")
@@ -230,19 +241,12 @@ class Retrain:
         check(self.calibration >= 2, f"`calibration` is {self.calibration}: at least 2 are needed")
         check(self.temperature > 0, f"`temperature` is {self.temperature}: it must be above 0")
         check(0 <= self.distill_weight <= 1, f"`distill_weight` is {self.distill_weight}: it must lie in 0 .. 1")
+        labels = self.distill_weight < 1 or self.solver == "sgd"
+        check(
+            labels, "`distill_weight` is 1: without the labels there is no best head. Lower it, or set `solver` to sgd"
+        )
         check(self.rho >= 0, f"`rho` is {self.rho}: it must not be negative")
         _check_seed(self.seed)
-
-    def decay(self, classes: int) -> float:
-        """The weight decay of a linear head over `classes` classes; default 0.01 / sqrt(K).
-
-        With more classes, fewer examples pull at each row of the classifier, and it tolerates less decay: a tenth of
-        the classes wants about three times the decay (`results/experiments.md`).
-
-        >>> Retrain().decay(100), Retrain(weight_decay=0.0).decay(100)
-        (0.001, 0.0)
-        """
-        return 0.01 / math.sqrt(classes) if self.weight_decay is None else self.weight_decay
 
 
 _CIFAR = Train(source="cifar10-lt", network="resnet32", epochs=200, optim=Optim(lr=0.5, weight_decay=5e-4, swa_lr=0.1))

@@ -13,7 +13,7 @@ import hashlib
 import mmap
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 from uuid import uuid4
@@ -105,6 +105,17 @@ class Given:
         if self.features.ndim == 2:
             return EpochFeatures(self.labels, [self.features], self.features)
         return EpochFeatures(self.labels, list(self.features), self.features.mean(0, dtype=np.float32))
+
+
+def together(source: FeatureSource, views: int) -> EpochFeatures:
+    """The representations of the first epochs as one, with the averaged network's features of the first.
+
+    >>> source = Given(np.zeros((3, 5, 2), dtype=np.float32), np.zeros(5, dtype=np.int64))
+    >>> len(together(source, views=2).stochastic)
+    6
+    """
+    first, *others = (source.epoch(number) for number in range(views))
+    return replace(first, stochastic=[*first.stochastic, *(array for other in others for array in other.stochastic)])
 
 
 class Store(Protocol):

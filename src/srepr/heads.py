@@ -91,14 +91,14 @@ class DisAlign(nn.Module):
         return s * (self.alpha * z + self.beta) + (1 - s) * z
 
 
-def tau_norm(weight: Tensor, bias: Tensor | None, tau: float = 1.0) -> nn.Linear:
-    """tau-normalised classifier: w_k / |w_k|^tau, same bias. Needs no training; choose tau on a held-out set.
+def tau_norm(weight: Tensor, tau: float = 1.0) -> nn.Linear:
+    """tau-normalised classifier: w_k / |w_k|^tau without a bias, as in Kang et al. 2020. Needs no training.
 
-    >>> tau_norm(torch.tensor([[3.0, 4.0]]), None).weight
+    >>> tau_norm(torch.tensor([[3.0, 4.0]])).weight
     Parameter containing:
     tensor([[0.6000, 0.8000]], requires_grad=True)
     """
-    return _linear(_normalised(weight, tau), bias)
+    return _linear(_normalised(weight, tau), None)
 
 
 def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, scale: Tensor | float = 30.0) -> Cosine:

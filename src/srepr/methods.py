@@ -69,7 +69,12 @@ METHODS: dict[str, Method] = {
     "tau-norm": Method(head="tau-norm"),
     "ncm": Method(head="ncm"),
 }
+AUTO = ("la", "crt", "srepr")
+"""The methods that `auto` chooses from, the simplest first."""
+DEFAULT = ("srepr", "la")
+"""What `auto` stands for if there is nothing to choose on: the first of these that the data allow."""
 TITLES = {
+    "auto": "Auto",
     "sgd": "SGD",
     "swa": "SWA",
     "crt": "cRT",
@@ -92,6 +97,21 @@ def title(name: str) -> str:
     return TITLES.get(name, name)
 
 
+def choices(name: str, *, draws: bool = True, **changes: Any) -> dict[str, Method]:
+    """The methods behind a name: one with its changes, or those that `auto` chooses from; `draws` if there are several
+    representations.
+
+    >>> list(choices("auto")), list(choices("auto", draws=False)), list(choices("la", balance="grw"))
+    (['la', 'crt', 'srepr'], ['la', 'crt'], ['la'])
+    """
+    if name != "auto":
+        return {name: method(name, **changes)}
+    for change, value in changes.items():
+        if value is not None:
+            raise InputError(f"`{change}` changes a named method, and auto chooses among several. Name a `method`.")
+    return {name: METHODS[name] for name in AUTO if draws or METHODS[name].representation == "deterministic"}
+
+
 def method(name: str, **changes: Any) -> Method:
     """The method of that name with some choices changed; None keeps the method's own.
 
@@ -102,7 +122,7 @@ def method(name: str, **changes: Any) -> Method:
     from srepr.heads import HEADS
 
     if name not in METHODS:
-        raise unknown("method", name, METHODS)
+        raise unknown("method", name, ("auto", *METHODS))
     chosen = replace(METHODS[name], **{key: value for key, value in changes.items() if value is not None})
     if chosen.head not in (*HEADS, *CLOSED_FORM):
         raise unknown("head", chosen.head, (*HEADS, *CLOSED_FORM))

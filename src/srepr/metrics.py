@@ -21,6 +21,8 @@ from srepr.data.longtail import groups
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode, to_device
 
+BINS = 15
+
 
 class Column(NamedTuple):
     """A metric in the tables of the command line, the report and the model card.
@@ -45,13 +47,26 @@ COLUMNS = {
     "medium": Column("Medium"),
     "few": Column("Few"),
     "acc": Column("All"),
+    "balanced_acc": Column("Balanced"),
     "nll": Column("NLL", lower_is_better=True, percent=False),
     "ece": Column("ECE", lower_is_better=True, percent=False),
 }
 """The metrics that the tables show, in this order. Any metric of `LongTailMetrics.compute` can be a row here."""
 
 
-def expected_calibration_error(probs: Any, y: Any, bins: int = 15) -> float:
+def bin_index(p: Tensor, bins: int = BINS) -> Tensor:
+    """Index n - 1 of the bin ((n-1)/bins, n/bins] of each probability; 0 goes to the first.
+
+    The edges are rounded to the precision of p: the float32 nearest to 2/15 is that edge, although it lies above 2/15.
+
+    >>> bin_index(torch.tensor([0.0, 0.2, 0.21, 1.0]), bins=5)
+    tensor([0, 0, 1, 4])
+    """
+    edges = (torch.arange(1, bins, dtype=torch.float64, device=p.device) / bins).to(p.dtype)
+    return torch.searchsorted(edges.double(), p.double().contiguous())
+
+
+def expected_calibration_error(probs: Any, y: Any, bins: int = BINS) -> float:
     """ECE of the probabilities [B, K] for the labels [B], each a tensor, an array or a list.
 
     >>> expected_calibration_error([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.25, 0.75]], [0, 0, 1, 0])
@@ -63,7 +78,7 @@ def expected_calibration_error(probs: Any, y: Any, bins: int = 15) -> float:
         raise InputError("there are no probabilities: the calibration error of nothing is undefined")
     confidence, prediction = probs.max(1)
     gap = (prediction == y).double() - confidence.double()
-    return float(torch.bincount(_bin(confidence, bins), gap).abs().sum()) / len(y)
+    return float(torch.bincount(bin_index(confidence, bins), gap).abs().sum()) / len(y)
 
 
 def shot_groups(class_counts: Sequence[int]) -> dict[str, Tensor]:
@@ -88,7 +103,7 @@ class LongTailMetrics(Metric):
     - nll: mean of -ln p(y), infinite where p(y) = 0; brier: mean of sum_k (p_k - [y = k])^2.
     - ece: see the module; classwise_ece: the same for every p_k against [y = k], averaged over the classes.
     - bins: the reliability diagram, `count` (weighted), `confidence` and `accuracy` of each bin.
-    - n: the number of examples.
+    - n: the number of examples; tested: that of each group.
 
     >>> metrics = LongTailMetrics(class_counts=[500, 50, 5])
     >>> metrics.update(torch.tensor([[9.0, 0.0, 0.0], [0.0, 0.0, 9.0]]), torch.tensor([0, 1]))
@@ -110,13 +125,13 @@ class LongTailMetrics(Metric):
     bin_confidence: Tensor
     bin_correct: Tensor
 
-    def __init__(self, class_counts: Sequence[int], bins: int = 15, **kwargs: Any) -> None:
+    def __init__(self, class_counts: Sequence[int], bins: int = BINS, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.groups = shot_groups(class_counts)
         self.classes, self.bins = len(class_counts), bins
         shapes: dict[str, tuple[int, ...]] = {
-            **dict.fromkeys(("examples", "nll", "brier"), ()),
-            **dict.fromkeys(("class_weight", "class_correct"), (self.classes,)),
+            **dict.fromkeys(("nll", "brier"), ()),
+            **dict.fromkeys(("examples", "class_weight", "class_correct"), (self.classes,)),
             "class_gap": (self.classes, bins),
             **dict.fromkeys(("bin_weight", "bin_confidence", "bin_correct"), (bins,)),
         }
@@ -148,10 +163,10 @@ class LongTailMetrics(Metric):
         error = F.one_hot(y, self.classes) - probs.double()
         correct = w * (scores.argmax(1) == y)
         confidence = probs.amax(1)
-        index = _bin(confidence, self.bins)
-        class_index = torch.arange(self.classes, device=self.device) * self.bins + _bin(probs, self.bins)
+        index = bin_index(confidence, self.bins)
+        class_index = torch.arange(self.classes, device=self.device) * self.bins + bin_index(probs, self.bins)
 
-        self.examples += len(y)
+        self.examples += torch.bincount(y, minlength=self.classes)
         self.nll += (w * nll)[w > 0].sum()  # 0 * inf is not a contribution
         self.brier += w @ error.square().sum(1)
         self.class_weight += torch.bincount(y, w, self.classes)
@@ -197,7 +212,8 @@ class LongTailMetrics(Metric):
                     self.bin_weight.tolist(), self.bin_confidence.tolist(), self.bin_correct.tolist(), strict=True
                 )
             ],
-            "n": int(self.examples),
+            "n": int(self.examples.sum()),
+            "tested": {name: int(self.examples.cpu()[mask].sum()) for name, mask in self.groups.items()},
         }
 
 
@@ -260,15 +276,6 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
             raise InputError("the data is empty: check its path or Dataset")
         outputs = ((call(model, to_device(inputs, device)), y) for inputs, y in chain([first], batches))
         return measure(outputs, LongTailMetrics(class_counts, sync_on_compute=False)).metrics
-
-
-def _bin(p: Tensor, bins: int) -> Tensor:
-    """Index n - 1 of the bin ((n-1)/bins, n/bins] of each probability; 0 goes to the first.
-
-    The edges are rounded to the precision of p: the float32 nearest to 2/15 is that edge, although it lies above 2/15.
-    """
-    edges = (torch.arange(1, bins, dtype=torch.float64, device=p.device) / bins).to(p.dtype)
-    return torch.searchsorted(edges.double(), p.double().contiguous())
 
 
 def _as_probs(values: Any) -> Tensor:

@@ -55,9 +55,22 @@ def self_distillation(student: Tensor, teachers: Tensor, temperature: float = 20
             f"teachers {list(teachers.shape)} must be [M, B, K] over the student's [B, K] = {list(student.shape)}."
         )
     log_probs = teachers.detach().to(torch.float64, copy=True).div_(temperature).log_softmax(-1)
-    mean, precision = dirichlet.fit(log_probs)
+    return distillation(student, *dirichlet.fit(log_probs), temperature)
+
+
+def distillation(
+    student: Tensor, mean: Tensor, precision: Tensor, temperature: float = 20.0, *, weight: Tensor | None = None
+) -> Tensor:
+    """L_KD for teachers that are already summed up as a Dirichlet: their mean [B, K] and precision [B].
+
+    `weight` [B] multiplies the examples, as class-balanced sampling would repeat them.
+
+    >>> distillation(torch.tensor([[30.0, -10.0, 0.0]]), torch.tensor([[0.8, 0.1, 0.1]]), torch.tensor([40.0]))
+    tensor(0.7868)
+    """
     alpha = (student.double() / temperature).clamp(max=LARGEST_EXPONENT).exp()
-    return dirichlet.reverse_kl(alpha + 1, mean, precision).mean().to(student.dtype)
+    kl = dirichlet.reverse_kl(alpha + 1, mean, precision)
+    return (kl if weight is None else weight * kl).mean().to(student.dtype)
 
 
 def srepr_loss(

@@ -1,30 +1,91 @@
-"""Stage 2, the classifier: train a head on frozen features [M, B, L] (paper, section 4).
+"""Stage 2, the classifier: a head on frozen features [M, B, L] (paper, section 4).
 
-    L = (1 - w) L_CE + w L_KD,      SGD with Nesterov momentum on a cosine to 0
+    L = (1 - w) L_CE + w L_KD
 
-It does not matter where the features come from: cached, computed anew in every epoch, or passed in as arrays.
+A linear head is the solution of this problem with an L2 penalty (`srepr.solver`). Other heads, and linear ones with
+`solver="sgd"`, are trained as in the paper: SGD with Nesterov momentum on a cosine to 0. It does not matter where the
+features come from: cached, computed anew in every epoch, or passed in as arrays.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from srepr import heads
 from srepr.balance import balancing
-from srepr.config import BATCH_SIZE, Retrain, stage2_epochs
+from srepr.config import BATCH_SIZE, PENALTY, Retrain, stage2_epochs
 from srepr.data.loaders import as_labels
 from srepr.data.sampling import chunks, epoch_batches
 from srepr.errors import InputError
-from srepr.features import FeatureSource
-from srepr.methods import Method
+from srepr.features import EpochFeatures, FeatureSource, together
+from srepr.methods import DEFAULT, Method
 from srepr.models.cosine import Cosine
 from srepr.objective import srepr_loss
 from srepr.progress import Progress
 from srepr.representation import EXPLODED, Diverged
+from srepr.selection import Choice, choose, cross_validation, deterministic, validation
+from srepr.solver import Distillation, Problem
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """A head, and how it was made: by which method with which settings, and how these were chosen."""
+
+    head: nn.Module
+    method: Method
+    settings: Retrain
+    choice: Choice | None = None
+
+    @property
+    def temperature(self) -> float:
+        """The temperature of the Dirichlet that the head's logits parametrise."""
+        return self.settings.temperature / (1.0 if self.choice is None else self.choice.score.temperature)
+
+
+def retrain_head(
+    source: FeatureSource,
+    layer: nn.Linear | Cosine,
+    counts: Sequence[int],
+    methods: Mapping[str, Method],
+    settings: Retrain,
+    *,
+    held: EpochFeatures | None = None,
+    unseen: bool = False,
+    quiet: bool = True,
+) -> Retrained:
+    """Choose among the methods and penalties, then train the head of the winner on all of `source`.
+
+    The choice is made on the validation features `held`, or by cross-validation if the network has not been trained on
+    these data (`unseen`). Without either there is nothing to choose on: the default one of several methods is taken,
+    with the default penalty. A penalty that is set is kept.
+    """
+    if not choosable(methods, settings, layer) or (held is None and not unseen):
+        how = next(methods[name] for name in (*DEFAULT, *methods) if name in methods)
+        return Retrained(train_head(source, layer, counts, how, settings, quiet=quiet), how, settings)
+    features = together(source, settings.views)
+    classes = len(counts)
+    splits, note = (
+        cross_validation(features, classes, seed=settings.seed)
+        if held is None
+        else validation(features, held, classes)
+    )
+    choice = choose(splits, note, methods, classes, settings, quiet=quiet)
+    winner = choice.score.candidate
+    distil = winner.distillation
+    settings = replace(
+        settings,
+        penalty=winner.penalty,
+        distill_weight=settings.distill_weight if distil is None else distil.weight,
+    )
+    head = train_head(
+        source, layer, counts, winner.method, settings, temperature=choice.score.temperature, quiet=quiet
+    )
+    return Retrained(head, winner.method, settings, choice)
 
 
 def train_head(
@@ -34,18 +95,19 @@ def train_head(
     how: Method,
     settings: Retrain,
     *,
+    temperature: float = 1.0,
     quiet: bool = True,
 ) -> nn.Module:
     """The head that the method makes of the stage-1 classifier on these features; frozen, in float32 on the CPU.
 
-    The head of a cosine classifier is a cosine one. The heads of several experts are trained together, on the averaged
-    logits that are also the prediction.
+    The head of a cosine classifier is a cosine one, trained by SGD. The heads of several experts are trained together,
+    on the averaged logits that are also the prediction. `temperature` divides the logits of a solved head.
 
     >>> import numpy as np
     >>> from srepr.features import Given
     >>> from srepr.methods import METHODS
     >>> features, labels = np.eye(2, dtype=np.float32).repeat(50, 0), np.arange(2).repeat(50)
-    >>> head = train_head(Given(features, labels), nn.Linear(2, 2), [50, 50], METHODS["crt"], Retrain(epochs=5))
+    >>> head = train_head(Given(features, labels), nn.Linear(2, 2), [50, 50], METHODS["crt"], Retrain())
     >>> head(torch.eye(2)).argmax(1)
     tensor([0, 1])
     """
@@ -55,15 +117,44 @@ def train_head(
     if len(counts) != len(weight):
         raise InputError(f"there are {len(counts)} class counts for a classifier of {len(weight)} classes.")
     if how.head == "tau-norm":  # a cosine classifier stays as it is: lengths do not count
-        norm = heads.tau_norm(weight, bias, settings.tau) if scale is None else Cosine(weight, scale)
+        norm = heads.tau_norm(weight, settings.tau) if scale is None else Cosine(weight, scale)
         return norm.requires_grad_(False)
     if how.head == "ncm":
         every = source.epoch(0)
         parts = chunks(len(every.labels))
         batches = ((every.batch(part)[1], torch.from_numpy(every.labels[part])) for part in parts)
         return heads.nearest_class_mean(batches, len(counts), 30.0 if scale is None else scale).requires_grad_(False)
+    if solvable(how, settings, layer):
+        features = together(source, settings.views)
+        if how.representation == "deterministic":
+            features = deterministic(features)
+        problem = Problem(features, counts, how.balance, rho=settings.rho)
+        distil = Distillation(settings.distill_weight, settings.temperature) if how.distill else None
+        penalty = PENALTY if settings.penalty is None else settings.penalty
+        return problem.linear(problem.solve(penalty=penalty, distillation=distil), temperature)
     head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed, scale=scale)
     return _descend(head, source, counts, how, settings, quiet=quiet).requires_grad_(False)
+
+
+def choosable(methods: Mapping[str, Method], settings: Retrain, layer: nn.Module) -> bool:
+    """Whether there is something to choose: several methods or no set penalty, and heads that are solved.
+
+    >>> from srepr.methods import METHODS
+    >>> choosable({"la": METHODS["la"]}, Retrain(), nn.Linear(2, 2))
+    True
+    """
+    solved = all(solvable(how, settings, layer) for how in methods.values())
+    return solved and (len(methods) > 1 or settings.penalty is None)
+
+
+def solvable(how: Method, settings: Retrain, layer: nn.Module) -> bool:
+    """Whether the head is the solution of a convex problem rather than the end of a training.
+
+    >>> from srepr.methods import METHODS
+    >>> [solvable(METHODS[name], Retrain(), nn.Linear(2, 2)) for name in ("la", "lws")]
+    [True, False]
+    """
+    return how.head == "linear" and settings.solver == "exact" and not isinstance(layer, Cosine)
 
 
 def _descend(
@@ -75,7 +166,7 @@ def _descend(
         head.parameters(),
         lr=settings.lr,
         momentum=settings.momentum,
-        weight_decay=settings.decay(len(counts)) if how.head == "linear" else 0.0,
+        weight_decay=settings.weight_decay if how.head == "linear" else 0.0,
         nesterov=True,
     )
     epochs = settings.epochs or stage2_epochs(0)
@@ -83,6 +174,8 @@ def _descend(
     with Progress("re-train", total=epochs, quiet=quiet) as progress:
         for epoch in range(epochs):
             features = source.epoch(epoch)
+            if how.representation == "deterministic":
+                features = deterministic(features)
             labels = as_labels(features.labels, classes=len(counts))
             order = epoch_batches(
                 features.labels,

@@ -27,7 +27,7 @@ INPUTS = (CHANCE.normal(size=(40, 3)) + LABELS[:, None]).astype(np.float32)
 STACK = CHANCE.normal(size=(3, 40, 5)).astype(np.float32)
 WEIGHT = torch.from_numpy(CHANCE.normal(size=(4, 5)).astype(np.float32))
 BIAS = torch.from_numpy(CHANCE.normal(size=4).astype(np.float32))
-FAST = {"epochs": 2, "batch_size": 16, "samples": 2}
+FAST = {"solver": "sgd", "epochs": 2, "batch_size": 16, "samples": 2}
 KINDS = [("deterministic", False), ("swag", False), ("swag", True), ("augment", False), ("augment", True)]
 
 
@@ -203,11 +203,15 @@ def test_every_representation_works_on_a_network(posterior, representation, dist
 
 
 def test_a_plain_model_has_nothing_to_draw_from():
-    with pytest.raises(
-        InputError, match=r"a plain model has none. Pass a srepr.Posterior .*set `representation` to 'augment'"
+    for subject, data in (
+        (network(), (INPUTS, LABELS)),
+        (linear(), (STACK[0], LABELS)),
+        (linear(), (STACK[:1], LABELS)),
     ):
-        srepr.retrain(network(), (INPUTS, LABELS))
-    new = srepr.retrain(network(), (INPUTS, LABELS), representation="augment", **FAST)
+        with pytest.raises(InputError, match=r"there is none. Pass a srepr.Posterior .*`representation` to 'augment'"):
+            srepr.retrain(subject, data, "srepr")
+        assert srepr.retrain(subject, data)(torch.zeros(1, data[0].shape[-1])).shape == (1, 4)
+    new = srepr.retrain(network(), (INPUTS, LABELS), "srepr", representation="augment", **FAST)
     assert new(torch.zeros(1, 3)).shape == (1, 4)
 
 
@@ -298,9 +302,9 @@ def linear():
     return layer
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "srepr"])
 def test_embeddings_are_trained_on_as_they_are(method):
-    wanted = Retrain(epochs=2, batch_size=16, samples=2)
+    wanted = Retrain(**FAST)
     expected = train_head(Given(STACK[0], LABELS), linear(), COUNTS, METHODS[method], wanted)
     new = srepr.retrain(linear(), (STACK[0], LABELS), method, **FAST)
     assert bits(new.model) == bits(expected)
@@ -311,7 +315,7 @@ def test_embeddings_are_trained_on_as_they_are(method):
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, lambda x: torch.from_numpy(x).requires_grad_()])
 def test_several_embeddings_of_an_example_are_its_representations(kind):
-    wanted = Retrain(epochs=2, batch_size=16, samples=2)
+    wanted = Retrain(**FAST)
     expected = train_head(Given(STACK, LABELS), linear(), COUNTS, METHODS["srepr"], wanted)
     assert bits(srepr.retrain(linear(), (kind(STACK), LABELS), **FAST).model) == bits(expected)
 

@@ -97,7 +97,7 @@ def test_another_setting_under_the_same_name_is_refused_with_its_name(srepr, run
     ],
 )
 def test_a_choice_changes_the_method_under_a_name_of_its_own(srepr, run, words, expected):
-    answer = srepr("retrain", run, *words, "--name", "mine", *FAST)
+    answer = srepr("retrain", run, "--method", "srepr", *words, "--name", "mine", *FAST)
     assert list(json.loads(answer.out)) == ["mine"]
     assert expected.items() <= note(run, "mine")["method"].items()
     weights = load_tensors(run / "heads/mine.safetensors")[0]
@@ -115,7 +115,7 @@ def test_srepr_is_logit_adjustment_with_draws_and_distillation(srepr, run):
 
 def test_on_the_fly_makes_its_own_draws_in_every_epoch_and_keeps_none(srepr, run):
     kept = {file.name for file in (run / "cache").iterdir()}
-    assert srepr("retrain", run, "--on-the-fly", "--name", "fly", *FAST).code == 0
+    assert srepr("retrain", run, "--method", "srepr", "--on-the-fly", "--name", "fly", *FAST).code == 0
     assert note(run, "fly")["settings"]["on_the_fly"] is True
     assert {file.name for file in (run / "cache").iterdir()} == kept
     assert head_bytes(run)["fly.safetensors"] != head_bytes(run)["srepr.safetensors"]
@@ -126,7 +126,8 @@ def test_the_baseline_is_retrained_under_a_name_that_says_so(srepr, run):
     assert list(json.loads(answer.out)) == ["sgd-crt", "sgd-la"]
     assert note(run, "sgd-la")["stage1"] == "sgd"
     assert (
-        "draws from the posterior, and the SGD baseline has none" in srepr("retrain", run, "--stage1", "sgd").complaint
+        "draws from the posterior, and the SGD baseline has none"
+        in srepr("retrain", run, "--stage1", "sgd", "--method", "srepr").complaint
     )
     listed = json.loads(srepr("evaluate", run, "--json").out)
     assert list(listed) == ["sgd", "swa", *HEADS, "sgd-crt", "sgd-la"]
@@ -135,15 +136,21 @@ def test_the_baseline_is_retrained_under_a_name_that_says_so(srepr, run):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--method", "sreper"], "unknown method 'sreper'; did you mean srepr? Known: " + ", ".join(METHODS)),
+        (["--method", "sreper"], "unknown method 'sreper'; did you mean srepr? Known: auto, " + ", ".join(METHODS)),
         (["--method", "crt", "la", "--name", "x"], "--name is for one method."),
         (["--name", "a/b"], "a head cannot be called 'a/b'."),
         (["--samples", "0"], "--samples is 0: at least 1 is needed"),
         (["--temperature", "0"], "--temperature is 0.0: it must be above 0"),
-        (["--balance", "cbx"], "unknown balance 'cbx'; did you mean cbs? Known: cbs, "),
-        (["--head", "lsw"], "unknown head 'lsw'; did you mean lws? Known: lws, "),
+        (["--method", "srepr", "--balance", "cbx"], "unknown balance 'cbx'; did you mean cbs? Known: cbs, "),
+        (["--method", "srepr", "--head", "lsw"], "unknown head 'lsw'; did you mean lws? Known: lws, "),
+        (["--balance", "cbs"], "--balance changes a named method, and auto chooses among several. Name a --method."),
+        (["--on-the-fly"], "--on-the-fly is for SGD. Set --solver to sgd."),
+        (["--penalty", "0"], "--penalty is 0.0: it must be above 0"),
         (["--distill", "--no-distill"], "--distill and --no-distill exclude each other."),
-        (["--representation", "deterministic"], "Set --representation to swag, or turn distillation off."),
+        (
+            ["--method", "srepr", "--representation", "deterministic"],
+            "Set --representation to swag, or turn distillation off.",
+        ),
         (["--method", "crt", "--head", "lws"], "the head lws is made from the stage-1 classifier. Set --start to"),
     ],
 )

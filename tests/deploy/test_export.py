@@ -244,7 +244,7 @@ def test_the_card_has_the_numbers_of_the_run(run):
     card = model_card(gather(run, None, load(run)))
     metrics = read_json(run / "results.json")["srepr"]
     row = next(line for line in card.splitlines() if line.startswith("| test "))
-    numbers = [f"{100 * metrics[name]:.2f}" for name in ("many", "medium", "few", "acc")]
+    numbers = [f"{100 * metrics[name]:.2f}" for name in ("many", "medium", "few", "acc", "balanced_acc")]
     numbers += [f"{metrics[name]:.3f}" for name in ("nll", "ece")]
     assert row == f"| test | 597 | {' | '.join(numbers)} |"
     assert re.findall(r"^#+ (.*)$", card, re.MULTILINE) == [
@@ -260,6 +260,21 @@ def test_the_card_has_the_numbers_of_the_run(run):
     assert "| few (fewer than 20) | 5 | 31 |" in card
     assert "Seed: 0" in card
     assert "- Command: `" in card
+
+
+def test_the_card_has_both_views_and_marks_small_groups(run):
+    facts = gather(run, None, load(run))
+    tested = {"tested": {"many": 62, "medium": 243, "few": 12}}
+    equal, natural = facts["metrics"] | tested | {"acc": 0.5, "ece": 0.25}, facts["metrics"] | tested | {"acc": 0.75}
+    card = model_card(facts | {"metrics": facts["metrics"] | tested | {"views": {"equal": equal, "natural": natural}}})
+    rows = [line.split(" | ") for line in card.splitlines() if line.startswith("| test")]
+    assert [(row[0], row[5]) for row in rows] == [
+        ("| test, every class counts the same", "50.00"),
+        ("| test, as the classes come", "75.00"),
+    ]
+    assert all(row[4].endswith("\\*") for row in rows)
+    assert "\\* Few has 12 test examples: too small to judge (test)." in card
+    assert "Expected calibration error 0.250 on the test set, every class counts the same" in card
 
 
 def test_the_card_tells_of_a_prior_and_survives_the_file(srepr, run, tmp_path):

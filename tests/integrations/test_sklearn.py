@@ -1,14 +1,16 @@
 """LongTailClassifier against scikit-learn's own checks, closed forms, and the tools people put around an estimator."""
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
 import torch
-from scipy.special import softmax
+from scipy.special import log_softmax, softmax
 from scipy.stats import norm
 from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -16,8 +18,12 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
+from srepr.data.inputs import seeded
 from srepr.errors import InputError
+from srepr.integrations.ensemble import Training, train
 from srepr.integrations.sklearn import LongTailClassifier
+from srepr.integrations.stack import Candidate, combine
+from srepr.models.members import Members, cut
 
 X, Y = load_iris(return_X_y=True)
 FAST = {"epochs": 8, "hidden": 32, "samples": 2}
@@ -110,6 +116,106 @@ def test_channels_are_standardized_one_by_one():
     np.testing.assert_allclose(model.scaler_.scale_, images.std((0, 2, 3)))
 
 
+def test_a_straight_line_is_not_lost_to():
+    """scikit-learn's balanced logistic regression, on classes that a line separates as well as anything."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [300, 30, 6])
+    centres = rng.normal(size=(3, 20))
+    train, test = (rng.normal(size=(len(labels), 20)) + centres[labels] for labels in (y, np.arange(3000) % 3))
+    line = LogisticRegression(class_weight="balanced").fit(train, y)
+    model = LongTailClassifier(epochs=20, samples=5).fit(train, y)
+    scores = [balanced_accuracy_score(np.arange(3000) % 3, made.predict(test)) for made in (model, line)]
+    assert scores[0] > scores[1]
+
+
+def test_the_network_learns_what_no_line_can():
+    """The sign of a product: each linear candidate is near chance, and the network is not."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2))
+    y = (x.prod(1) > 0).astype(int)
+    model = LongTailClassifier(epochs=30, samples=3).fit(x[:400], y[:400])
+    line, pieces, network = model.choice_
+    assert [row["candidate"] for row in model.choice_] == ["line", "pieces", "network"]
+    assert max(line["balanced_acc"], pieces["balanced_acc"]) < 0.65
+    assert network["weight"] > max(line["weight"], pieces["weight"])
+    assert model.score(x[400:], y[400:]) > 0.9
+
+
+def test_columns_that_say_nothing_are_warned_of():
+    rng = np.random.default_rng(0)
+    with pytest.warns(UserWarning, match="no model is clearly better than chance"):
+        LongTailClassifier(**FAST).fit(rng.normal(size=(200, 3)), rng.integers(2, size=200))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LongTailClassifier(**FAST).fit(X, Y)
+
+
+class Frame(dict):
+    """A DataFrame, as far as the estimator asks for one: columns by name."""
+
+    columns = property(dict.keys)
+    shape = property(lambda self: (len(next(iter(self.values()))), len(self.columns)))
+
+
+def test_categories_of_a_frame_are_columns_of_zeros_and_ones():
+    """One-hot encoded by numpy; a value that training has not seen is none of the known ones."""
+    rng = np.random.default_rng(0)
+    colours = rng.choice(["red", "green", "blue"], size=200)
+    size = rng.normal(size=200)
+    y = (colours == "red").astype(int) + (size > 1)
+    model = LongTailClassifier(**FAST).fit(Frame(size=size, colour=colours.astype(object)), y)
+    hot = np.column_stack([size, colours[:, None] == ["blue", "green", "red"]])
+    expected = LongTailClassifier(**FAST).fit(hot, y)
+    assert model.n_features_in_ == 2
+    assert (model.predict_proba(Frame(size=size, colour=colours)) == expected.predict_proba(hot)).all()
+    new = model.predict_proba(Frame(size=size[:3], colour=np.array(["pink", "red", None], dtype=object)))
+    bare = hot[:3] * [[1, 0, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]]
+    bare[1, 1:] = [0, 0, 1]
+    np.testing.assert_array_equal(new, expected.predict_proba(bare))
+    with pytest.raises(InputError, match="pass one with the same columns"):
+        model.predict(hot)
+
+
+def test_a_member_does_not_see_its_fold():
+    """Other labels in a fold leave its member where it was, to the bit, and move the others."""
+    pieces = cut(X, np.ones(150), 4).float()
+    fold = torch.arange(150) % 3
+    other = torch.from_numpy(Y).clone()
+    other[fold == 0] = other[fold == 0].flip(0)
+    found = []
+    for labels in (torch.from_numpy(Y), other):
+        with seeded((), 0):
+            network = Members(3, inputs=4, pieces=pieces, members=3, width=8, depth=1, dropout=0.1)
+            trained = train(network, torch.from_numpy(X).float(), labels, fold, Training(epochs=1, batch_size=30))
+        found.append(trained.network.weights[0])
+    assert torch.equal(found[0][0], found[1][0])
+    assert not torch.equal(found[0][1], found[1][1])
+
+
+def test_the_weights_of_the_candidates_are_the_best():
+    """On a grid; one candidate knows the labels, one knows half of them, one knows nothing."""
+    rng = np.random.default_rng(0)
+    labels = torch.from_numpy(np.repeat([0, 1, 2], [200, 60, 20]))
+    noise = torch.from_numpy(rng.normal(size=(3, 280, 3)))
+    one_hot = torch.nn.functional.one_hot(labels, 3)
+    logits = [noise[0] + one_hot, noise[1] + one_hot * (torch.arange(280) % 2)[:, None], noise[2]]
+    candidates = [
+        Candidate(name="made", model=nn.Identity(), logits=z, judged=torch.ones(280, dtype=torch.bool), about={})
+        for z in logits
+    ]
+    _, table = combine(candidates, labels)
+    counts = np.bincount(labels)
+    shares = 1 / counts[labels] / 3
+
+    def loss(weights):
+        log_probs = log_softmax(sum(w * z.numpy() for w, z in zip(weights, logits, strict=True)), axis=1)
+        smoothed = (1 - (shares**2).sum()) * one_hot.numpy() + (shares**2).sum() / 3
+        return -(shares[:, None] * smoothed * log_probs).sum()
+
+    best = [row["weight"] for row in table]
+    assert all(loss(best) <= loss(np.maximum(best + step, 0)) for step in rng.normal(size=(100, 3)) * 0.1)
+
+
 def perceptron(classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
 
@@ -152,7 +258,9 @@ def test_uncertainty_is_an_information():
         ({"network": "resnet8"}, X, Y, "use mlp for tables"),
         ({"network": "resnet9"}, X.reshape(150, 2, 2), Y, "^unknown network 'resnet9'"),
         ({"method": "magic"}, X, Y, "^unknown method 'magic'"),
-        ({"epochs": 2}, X, Y, "^`epochs` is 2: .* at least 5"),
+        ({"epochs": 2, "method": "srepr"}, X, Y, "^`epochs` is 2: .* at least 5"),
+        ({"epochs": 0}, X, Y, "^`epochs` is 0"),
+        ({"samples": 1}, X, Y, "^`samples` is 1"),
         ({}, X.reshape(150, 1, 1, 2, 2), Y, "pass a table"),
     ],
 )

@@ -32,8 +32,8 @@ DOT = (
 )
 
 
-def made_up(classes, name="made-up"):
-    """A run as `describe_run` describes one, with so many classes of every size."""
+def made_up(classes, name="made-up", views=("",)):
+    """A run as `describe_run` describes one, with so many classes of every size; the few-shot ones are too small."""
     generator = np.random.default_rng(classes)
     counts = np.geomspace(500, 2, classes).astype(int)
     before, after = np.linspace(0.9, 0.1, classes), generator.random(classes)
@@ -43,11 +43,28 @@ def made_up(classes, name="made-up"):
         bins = [{"count": 40.0, "confidence": float(x), "accuracy": float(x**2)} for x in edges]
         bins[0] = {"count": 0.0, "confidence": None, "accuracy": None}
         accuracies = {key: float(per_class[members].mean()) for key, members in groups(counts).items()}
-        row = {"name": label, **accuracies, "acc": float(per_class.mean()), "nll": nll, "ece": ece}
+        overall = dict.fromkeys(("acc", "balanced_acc"), float(per_class.mean()))
+        row = {"name": label, **accuracies, **overall, "nll": nll, "ece": ece}
         return {**row, "per_class": [None, *per_class[1:].tolist()], "bins": bins}
 
     def row(side):
         return {key: value for key, value in side.items() if key not in ("per_class", "bins")}
+
+    def view(title):
+        return {
+            "title": title,
+            "about": f"About {title}." if title else "",
+            "overall": "Accuracy, all",
+            "verdict": f"{title}: SRepr changes something (-1.0 to +2.0 points).".removeprefix(": "),
+            "intervals": {"acc": [-0.01, 0.02], "ece": [-0.25, -0.15]},
+            "results": [
+                row(swa),
+                {"name": "cRT", **dict.fromkeys(groups(counts), None), "diverged": "at 5"},
+                row(srepr),
+            ],
+            "before": swa,
+            "after": srepr,
+        }
 
     swa, srepr = side("SWA", before, 2.0, 0.3), side("SRepr", after, "inf", 0.1)
     boxes = [{"low": m / 2, "q1": m, "median": 2 * m, "q3": 3 * m, "high": 4 * m} for m in (1e-4, 2e-4, 3e-4, 4e-4)]
@@ -57,11 +74,10 @@ def made_up(classes, name="made-up"):
         "name": name,
         "source": "birds",
         "facts": "resnet8",
-        "verdict": "SRepr changes something.",
+        "views": [view(title) for title in views],
+        "small": {"few": 12},
+        "footnotes": ["* Few has 12 test examples: too small to judge"],
         "flips": "Of 9 examples 3 became right and 2 became wrong.",
-        "results": [row(swa), {"name": "cRT", **dict.fromkeys(groups(counts), None), "diverged": "at 5"}, row(srepr)],
-        "before": swa,
-        "after": srepr,
         "classes": [HOSTILE, *(f"bird {k}" for k in range(1, classes))],
         "counts": counts.tolist(),
         "tested": [0] + [10] * (classes - 1),
@@ -137,7 +153,7 @@ def test_a_real_report_draws_itself(visit, srepr, trained, tmp_path):
 
 def test_everything_is_there_and_the_page_is_not_blank(visit):
     page = visit(made_up(12))
-    assert page.locator(".sentence").inner_text() == "SRepr changes something."
+    assert page.locator(".sentence").inner_text() == "SRepr changes something (−1.0 to +2.0 points)."
     assert page.locator("figure").count() == 1 + 2 + 4 + 3
     assert page.locator("figure svg > title").count() == page.locator("figure svg > desc").count() == 10
     for image in page.locator("main img").all():
@@ -151,6 +167,55 @@ def test_everything_is_there_and_the_page_is_not_blank(visit):
     assert all(band.std() > 4 for band in np.array_split(np.asarray(picture), 5))
 
 
+def test_the_tiles_say_what_is_clear_and_what_is_too_small(visit):
+    page = visit(made_up(12))
+    few, overall, nll, ece = (tile.split("\n") for tile in page.locator(".tiles > div").all_inner_texts())
+    assert few[0] == "Accuracy, few-shot"
+    assert few[3:] == ["12 test examples: too small to judge"]
+    assert overall[3:] == ["no clear change", "−1.0 to +2.0 points"]
+    assert nll[1:] == ["∞", "was 2.000"]
+    assert ece[1:] == ["0.100", "was 0.300", "better", "−0.250 to −0.150"]
+
+
+def test_a_group_that_is_too_small_is_marked_and_has_no_best(visit):
+    page = visit(made_up(12))
+    assert [cell[-1] for cell in column(page, "results", 4)] == ["*", "*"]  # cRT diverged
+    assert not [cell for cell in page.locator("#results td.best").all_inner_texts() if cell.endswith("*")]
+    assert page.locator("#results .footnote").all_inner_texts() == ["* Few has 12 test examples: too small to judge"]
+
+
+def test_each_view_has_its_verdict_its_table_and_its_diagrams(visit):
+    page = visit(made_up(12, views=("every class counts the same", "as the classes come")))
+    sentences = page.locator(".sentence").all_inner_texts()
+    assert [words.split(":")[0] for words in sentences] == ["every class counts the same", "as the classes come"]
+    assert page.locator(".tiles").count() == 2
+    assert [words.split(" About")[0] for words in page.locator("#results h3").all_inner_texts()] == [
+        "Every class counts the same",
+        "As the classes come",
+    ]
+    assert page.locator("#results table").count() == 2
+    assert page.locator("#calibration figcaption b").all_inner_texts() == [
+        f"{side}, {view}"
+        for view in ("every class counts the same", "as the classes come")
+        for side in ("SWA", "SRepr")
+    ]
+    second = page.locator("#results table").nth(1)
+    second.locator("thead button", has_text="ECE").click()  # sorts this table alone
+    assert second.locator("tbody th").all_inner_texts() == ["SRepr", "SWA", "cRT"]
+    assert page.locator("#results table").first.locator("tbody th").all_inner_texts() == ["SWA", "cRT", "SRepr"]
+
+
+def test_runs_with_and_without_views_share_a_page(visit):
+    views = ("every class counts the same", "as the classes come")
+    page = visit(made_up(12, "balanced"), made_up(12, "natural", views))
+    tables = page.locator("#results table")
+    assert [tables.nth(i).locator("thead [colspan]").all_inner_texts() for i in range(tables.count())] == [
+        ["balanced birds"],
+        ["natural birds"],
+        ["natural birds"],
+    ]
+
+
 def test_a_hostile_name_is_shown_and_does_nothing(visit):
     page = visit(made_up(12))
     assert column(page, "classes", 1)[0] == HOSTILE
@@ -161,13 +226,13 @@ def test_a_hostile_name_is_shown_and_does_nothing(visit):
 def test_the_classes_sort_by_every_column(visit):
     run = made_up(12)
     page = visit(run)
-    names = [run["classes"][k] for k in np.argsort(run["before"]["per_class"][1:]) + 1]
+    names = [run["classes"][k] for k in np.argsort(run["views"][0]["before"]["per_class"][1:]) + 1]
     page.get_by_label("Sort by").select_option("before")
     assert column(page, "classes", 1) == [*names, HOSTILE]  # a class without examples comes last
     page.get_by_role("button", name="Reverse").click()
     assert column(page, "classes", 1) == [*names[::-1], HOSTILE]
 
-    change = np.subtract(run["after"]["per_class"][1:], run["before"]["per_class"][1:])
+    change = np.subtract(run["views"][0]["after"]["per_class"][1:], run["views"][0]["before"]["per_class"][1:])
     page.locator("#classes thead button", has_text="Change").click()
     assert column(page, "classes", 1) == [run["classes"][k] for k in np.argsort(-change) + 1] + [HOSTILE]
     assert page.locator("#classes th[aria-sort]").get_attribute("aria-sort") == "descending"
@@ -181,7 +246,7 @@ def test_the_classes_sort_by_every_column(visit):
 def test_the_classifiers_sort_with_the_best_first_and_the_missing_last(visit):
     run = made_up(12)
     page = visit(run)
-    accuracy = {side["name"]: side["acc"] for side in (run["before"], run["after"])}
+    accuracy = {side["name"]: side["acc"] for side in (run["views"][0]["before"], run["views"][0]["after"])}
     heading = page.locator("#results thead button", has_text="All")
     heading.click()
     assert column(page, "results", 1) == [*sorted(accuracy, key=accuracy.get, reverse=True), "cRT"]
@@ -250,8 +315,8 @@ def test_a_chart_speaks_to_the_mouse_and_to_the_arrow_keys(visit):
     page.keyboard.press("ArrowRight")
     name, size, before, after = tip(page, "classes")[0].splitlines()
     assert (name, size) == ("bird 2", f"{made_up(12)['counts'][2]} training examples (many), 10 tested")
-    assert before == f"SWA: {100 * made_up(12)['before']['per_class'][2]:.1f} %"
-    assert after.startswith(f"SRepr: {100 * made_up(12)['after']['per_class'][2]:.1f} % (")
+    assert before == f"SWA: {100 * made_up(12)['views'][0]['before']['per_class'][2]:.1f} %"
+    assert after.startswith(f"SRepr: {100 * made_up(12)['views'][0]['after']['per_class'][2]:.1f} % (")
     page.keyboard.press("End")
     assert tip(page, "classes")[0].startswith("bird 11\n")
     page.keyboard.press("Escape")
@@ -275,7 +340,7 @@ def test_several_runs_are_side_by_side_and_one_at_a_time(visit):
     page = visit(made_up(12, "first"), made_up(30, "second"))
     assert page.locator("#verdict h2").all_inner_texts() == ["first", "second"]
     assert page.locator("#results thead [colspan]").all_inner_texts() == ["first birds", "second birds"]
-    assert page.locator("#results tbody tr").first.locator("td").count() == 12
+    assert page.locator("#results tbody tr").first.locator("td").count() == 14
     assert page.locator("#classes output").inner_text() == "12 of 12 classes"
     page.get_by_role("radio", name="first").focus()
     page.keyboard.press("ArrowRight")
@@ -310,7 +375,8 @@ def test_colours_follow_the_system_until_the_button_is_pressed(visit):
 
 @pytest.mark.parametrize("width", [360, 768, 1600])
 def test_the_page_fits_the_window(visit, width):
-    page = visit(made_up(40, "a-very-long-name-of-a-run-folder"), made_up(12))
+    views = ("every class counts the same", "as the classes come")
+    page = visit(made_up(40, "a-very-long-name-of-a-run-folder", views), made_up(12))
     page.set_viewport_size({"width": width, "height": 740})
     page.wait_for_function(
         "width => document.querySelector('#classes .plot svg').viewBox.baseVal.width < width", arg=width

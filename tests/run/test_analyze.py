@@ -13,7 +13,7 @@ from srepr.analysis import class_means, feature_dispersion, jensen_shannon, pear
 from srepr.config import Retrain
 from srepr.data.inputs import ExampleInputs
 from srepr.methods import METHODS
-from srepr.metrics import evaluate
+from srepr.metrics import COLUMNS, evaluate
 from srepr.models.batchnorm import update_batchnorm
 from srepr.posterior import Posterior
 from srepr.run.analyze import run_draws, summary
@@ -117,8 +117,10 @@ def test_before_and_after_are_what_the_run_says_of_them(folder, found):
     results = read_json(folder / "results.json")
     assert (found["before"], found["head"], found["classifier"], found["part"]) == ("swa", "srepr", "swa", "test")
     for when, name in (("before", "swa"), ("after", "srepr")):
-        metrics = {key: results[name][key] for key in ("acc", "many", "medium", "few", "nll", "ece")}
-        assert found["metrics"][when] == pytest.approx(metrics, abs=1e-5)
+        metrics = found["metrics"][when]
+        assert metrics.keys() == {*COLUMNS, "tested"}
+        assert metrics["tested"] == results[name]["tested"]
+        assert [metrics[key] for key in COLUMNS] == pytest.approx([results[name][key] for key in COLUMNS], abs=1e-5)
         assert found["per_class"][when] == pytest.approx(results[name]["per_class"], abs=0.02)
         assert sum(bin_["count"] for bin_ in found["reliability"][when]) == 597
         assert sum(found["marginal"][when]) == pytest.approx(1)

@@ -7,13 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from srepr.config import Train
+import srepr as library
+from srepr.config import Retrain, Train
 from srepr.data import load
 from srepr.errors import InputError
+from srepr.methods import METHODS, method
+from srepr.metrics import LongTailMetrics
 from srepr.run.checkpoints import load_model
 from srepr.run.evaluate import evaluate_run, measure_network
+from srepr.run.folder import load_run_data
+from srepr.run.retrain import retrain_run
 from srepr.run.train import train
-from srepr.storage.files import read_json, write_json
+from srepr.storage.files import plain, read_json, write_json
+from srepr.views import VIEWS
 
 
 @pytest.fixture
@@ -30,6 +36,22 @@ def arrays(tmp_path_factory):
     x = {name.replace("y", "x"): chance.normal(size=(len(labels), 6)) + labels[:, None] for name, labels in y.items()}
     np.savez(folder / "data.npz", **x, **y)
     train(Train(source=str(folder / "data.npz"), epochs=3, batch_size=16), folder / "run")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def natural(tmp_path_factory):
+    """A run on arrays whose test part has the mix of the training part, and three heads; no test changes it."""
+    folder = tmp_path_factory.mktemp("natural")
+    chance = np.random.default_rng(0)
+    y = {"y_train": np.repeat([0, 1, 2], [120, 40, 10]), "y_test": np.repeat([0, 1, 2], [120, 40, 10])}
+    x = {name.replace("y", "x"): chance.normal(size=(len(k), 4)) + k[:, None] for name, k in y.items()}
+    np.savez(folder / "data.npz", **x, **y)
+    train(Train(source=str(folder / "data.npz"), epochs=4, batch_size=16), folder / "run")
+    heads = {"la": METHODS["la"], "crt": METHODS["crt"], "as-trained": method("la", balance="none")}
+    retrain_run(folder / "run", heads, Retrain(epochs=2), quiet=True)
+    retrain_run(folder / "run", {"half": METHODS["la"]}, Retrain(epochs=2, rho=0.5), quiet=True)
+    evaluate_run(folder / "run", quiet=True)
     return folder
 
 
@@ -148,3 +170,99 @@ def test_labels_of_other_classes_are_refused(srepr, trained, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 8, 8), np.uint8), y=np.array([0, 1, 10]))
     answer = srepr("evaluate", trained / "representation.safetensors", "--data", tmp_path / "a.npz")
     assert "not those of 10 classes" in answer.complaint
+
+
+# A test part that is not balanced
+
+
+def close(found, expected):
+    for key in ("acc", "many", "medium", "few", "balanced_acc", "nll", "ece"):
+        assert found[key] == pytest.approx(expected[key], abs=1e-5), key
+
+
+@pytest.mark.parametrize("head", ["swa", "la", "crt", "as-trained", "half"])
+@pytest.mark.parametrize("part", ["test", "validation"])
+def test_both_views_are_those_of_the_loaded_classifier(natural, head, part):
+    """The whole network on the inputs: weighted for equal classes as it is; unweighted under the prior of the part."""
+    run = natural / "run"
+    results, examples = read_json(run / "results.json")[head], load_run_data(run).parts[part]
+    found = results if part == "test" else results["validation"]
+    classifier, labels = library.load(run, head), examples.labels
+    tested = np.bincount(labels, minlength=3)
+    moved = classifier if head == "swa" else classifier.with_prior(tested + 1)
+    weights = torch.from_numpy((len(labels) / 3 / tested)[labels])
+    for seen, model, weight in (
+        (found, classifier, None),
+        (found["views"]["equal"], classifier, weights),
+        (found["views"]["natural"], moved, None),
+    ):
+        metrics = LongTailMetrics(classifier.about.counts)
+        with torch.no_grad():
+            metrics.update(model(examples.load(np.arange(len(examples)))), labels, weight)
+        close(seen, metrics.compute())
+    assert set(found["views"]) == set(VIEWS)
+    assert "views" not in found["views"]["equal"]
+
+
+def test_the_network_runs_once_over_a_part_that_is_not_balanced(natural):
+    network, about = load_model(natural / "run/representation.safetensors")
+    test, seen = load_run_data(natural / "run").test, []
+    network.register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    measure_network(network, test, about.counts)
+    assert sum(seen) == len(test)
+
+
+def test_evaluating_a_part_that_is_not_balanced_again_gives_the_same_bytes(natural, tmp_path):
+    run = shutil.copytree(natural / "run", tmp_path / "run")
+    before = (run / "results.json").read_bytes()
+    assert plain(evaluate_run(run, quiet=True)) == json.loads(before)
+    assert (run / "results.json").read_bytes() == before
+
+
+def test_results_from_before_there_were_views_get_them(natural, tmp_path):
+    """What version 0.1.0 wrote of a test part that is not balanced."""
+    run = shutil.copytree(natural / "run", tmp_path / "run")
+    results = read_json(run / "results.json")
+    old = {
+        name: {key: value for key, value in metrics.items() if key not in ("views", "tested", "validation")}
+        for name, metrics in results.items()
+    }
+    write_json(run / "results.json", old)
+    assert plain(evaluate_run(run, quiet=True)) == results
+    for name, metrics in old.items():
+        assert {key: results[name][key] for key in metrics} == metrics
+
+
+def test_another_prior_has_no_views(natural, srepr):
+    found = json.loads(srepr("evaluate", natural / "run", "--test-prior", "uniform", "--json").out)
+    stored = read_json(natural / "run/results.json")
+    for name, metrics in found.items():
+        assert "views" not in metrics
+        close(metrics, stored[name]["views"]["equal"])
+
+
+@pytest.mark.parametrize("head", ["swa", "la", "half"])
+def test_an_exported_file_is_judged_in_both_views_like_the_run(natural, srepr, tmp_path, head):
+    words = ("--head", head, "--format", "safetensors", "-o", tmp_path / "model")
+    assert srepr("export", natural / "run", *words).code == 0
+    answer = srepr("evaluate", tmp_path / "model.safetensors", "--data", natural / "data.npz", "--json")
+    found = json.loads(answer.out)["model"]
+    stored = read_json(natural / "run/results.json")[head]
+    for view in VIEWS:
+        close(found["views"][view], stored["views"][view])
+
+
+def test_a_file_that_was_exported_with_a_prior_keeps_it_in_both_views(natural, srepr, tmp_path):
+    words = ("--head", "la", "--format", "safetensors", "--prior", "0.5,0.3,0.2", "-o", tmp_path / "model")
+    assert srepr("export", natural / "run", *words).code == 0
+    answer = srepr("evaluate", tmp_path / "model.safetensors", "--data", natural / "data.npz", "--json")
+    found = json.loads(answer.out)["model"]
+    close(found["views"]["natural"], found)
+
+
+def test_the_table_has_both_views_with_stage_1_in_each(natural, srepr):
+    first, second = srepr("evaluate", natural / "run").out.split("\n\n")
+    for table, words in ((first, "every class counts the same"), (second, "as the classes come")):
+        assert words in table.splitlines()[0]
+        assert [line.split()[1] for line in table.splitlines() if line.startswith("│")][:3] == ["SWA", "LA", "cRT"]
+        assert "* Few has 10 test examples: too small to judge" in table

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.kill import killed_in_rename
 
 from srepr import features
 from srepr.config import Retrain, Train
+from srepr.data.examples import ArrayExamples
 from srepr.errors import InputError
 from srepr.features import NetworkFeatures
 from srepr.methods import METHODS, method
@@ -20,12 +22,13 @@ from srepr.run.checkpoints import load_head, load_model, load_posterior
 from srepr.run.classifiers import open_network
 from srepr.run.evaluate import evaluate_run
 from srepr.run.folder import load_run_data
-from srepr.run.retrain import make_head, retrain_run
+from srepr.run.load import load
+from srepr.run.retrain import choices_made, make_head, retrain_run
 from srepr.run.train import train
 from srepr.storage.files import plain, read_json
 from srepr.storage.tensors import load_tensors
 
-FAST = Retrain(epochs=2, samples=2)
+FAST = Retrain(solver="sgd", epochs=2, samples=2)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +88,7 @@ def test_all_heads_share_one_cache(run, sweeps):
     retrain_run(run, METHODS, FAST, overwrite=True, quiet=True)
     evaluate_run(run, quiet=True)
     assert len(sweeps) == 3
-    retrain_run(run, {"other": METHODS["srepr"]}, Retrain(epochs=2, samples=2, seed=1), quiet=True)
+    retrain_run(run, {"other": METHODS["srepr"]}, Retrain(solver="sgd", epochs=2, samples=2, seed=1), quiet=True)
     assert len(sweeps) == 4
 
 
@@ -121,7 +124,7 @@ def test_the_same_settings_keep_the_head_and_make_the_same_bits_anew(run, monkey
     first = retrain_run(run, METHODS, FAST, quiet=True)
     before = head_bytes(run)
     with monkeypatch.context() as patch:
-        patch.setattr("srepr.run.retrain.train_head", None)
+        patch.setattr("srepr.run.retrain.retrain_head", None)
         assert plain(retrain_run(run, METHODS, FAST, quiet=True)) == plain(first)
     shutil.rmtree(run / "cache")
     retrain_run(run, METHODS, FAST, overwrite=True, quiet=True)
@@ -131,12 +134,22 @@ def test_the_same_settings_keep_the_head_and_make_the_same_bits_anew(run, monkey
 @pytest.mark.parametrize(
     ("how", "settings", "stage1", "named"),
     [
-        (METHODS["la"], Retrain(epochs=3, samples=2), "swa", "`epochs` was 2, now 3"),
-        (METHODS["la"], Retrain(epochs=2, samples=2, lr=0.2), "swa", "`lr` was 0.1, now 0.2"),
-        (METHODS["la"], Retrain(epochs=2, samples=2, on_the_fly=True), "swa", "`on_the_fly` was False, now True"),
-        (METHODS["grw"], FAST, "swa", "`balance` was la, now grw"),
+        (METHODS["la"], Retrain(solver="sgd", epochs=3, samples=2), "swa", "`epochs` was 2, now 3"),
+        (METHODS["la"], Retrain(solver="sgd", epochs=2, samples=2, lr=0.2), "swa", "`lr` was 0.1, now 0.2"),
+        (
+            METHODS["la"],
+            Retrain(solver="sgd", epochs=2, samples=2, on_the_fly=True),
+            "swa",
+            "`on_the_fly` was False, now True",
+        ),
+        (METHODS["grw"], FAST, "swa", "`method.balance` was la, now grw"),
         (METHODS["la"], FAST, "sgd", "`stage1` was swa, now sgd"),
-        (method("srepr"), FAST, "swa", "`distill` was False, now True; `representation` was deterministic, now swag"),
+        (
+            method("srepr"),
+            FAST,
+            "swa",
+            "`method.distill` was False, now True; `method.representation` was deterministic, now swag",
+        ),
     ],
 )
 def test_other_settings_under_the_same_name_are_refused_and_named_before_anything_is_made(
@@ -145,7 +158,7 @@ def test_other_settings_under_the_same_name_are_refused_and_named_before_anythin
     retrain_run(run, {"mine": METHODS["la"]}, FAST, quiet=True)
     before = (run / "results.json").read_bytes(), head_bytes(run)
     with monkeypatch.context() as patch:
-        patch.setattr("srepr.run.retrain.train_head", None)
+        patch.setattr("srepr.run.retrain.retrain_head", None)
         with pytest.raises(InputError) as complaint:
             retrain_run(run, {"new": METHODS["crt"], "mine": how}, settings, stage1=stage1, quiet=True)
     assert str(complaint.value) == (
@@ -160,7 +173,7 @@ def test_a_diverged_method_is_reported_and_the_others_go_on(run):
     """And nothing is left of a head that was there under its name."""
     retrain_run(run, {"hot": METHODS["srepr"]}, FAST, quiet=True)
     assert (run / "heads/hot.safetensors").exists()
-    hot = Retrain(epochs=2, samples=2, lr=1e9)
+    hot = Retrain(solver="sgd", epochs=2, samples=2, lr=1e9)
     results = retrain_run(run, {"hot": METHODS["srepr"], "ncm": METHODS["ncm"]}, hot, overwrite=True, quiet=True)
     assert results["hot"].keys() == {"diverged"}
     assert "at temperature 20. Raise `temperature`, or lower `lr`." in results["hot"]["diverged"]
@@ -222,7 +235,7 @@ def test_a_data_set_without_a_test_part_gets_heads_without_metrics(tmp_path):
 def test_a_large_training_part_does_not_cost_the_test_part_its_precision(run, monkeypatch):
     """float16 for eleven arrays of training features, float32 for the one array of the test part."""
     monkeypatch.setattr(features, "LARGE_BYTES", 4 * 3 * 90 * 256)
-    retrain_run(run, {"srepr": METHODS["srepr"]}, Retrain(epochs=1), quiet=True)
+    retrain_run(run, {"srepr": METHODS["srepr"]}, Retrain(solver="sgd", epochs=1), quiet=True)
     kept = [read_json(file) for file in (run / "cache").glob("*.json")]
     sizes = {(about["dtype"], about["bytes"]) for about in kept if about["source"] == "mean"}
     assert sizes == {("float16", 73 * 256 * 2), ("float32", 90 * 256 * 4), ("float32", 9 * 256 * 4)}
@@ -239,7 +252,7 @@ def test_killed_in_any_write_the_same_command_ends_with_the_same_bits(finished, 
     begun = shutil.copytree(finished, tmp_path / "begun")
     retrain_run(begun, old, FAST, quiet=True)
     alone = shutil.copytree(begun, tmp_path / "alone")
-    faster = Retrain(epochs=2, samples=2, lr=0.3)
+    faster = Retrain(solver="sgd", epochs=2, samples=2, lr=0.3)
     retrain_run(alone, new, faster, overwrite=True, quiet=True)
     number = 1
     while True:
@@ -271,8 +284,57 @@ def test_a_second_process_is_refused_while_heads_are_made(run, written_to):
 def test_a_head_is_read_as_it_was_written(run, name):
     frozen, data = open_network(run, "swa", quiet=True), load_run_data(run)
     (run / "heads").mkdir()
-    metrics = make_head(frozen, "x", METHODS[name], FAST, {"stage1": "swa"}, data)
+    metrics = make_head(frozen, "x", {"x": METHODS[name]}, FAST, {"stage1": "swa"}, data)
     head = load_head(run / "heads/x.safetensors")
     assert not any(parameter.requires_grad for parameter in head.parameters())
     again = frozen.measure(head, data.test).metrics
     assert (again["acc"], again["nll"]) == (metrics["acc"], metrics["nll"])
+
+
+# Chosen on the validation set
+
+
+def test_auto_chooses_on_the_validation_set_and_its_note_says_how(run):
+    results = retrain_run(run, {"auto": "auto"}, Retrain(samples=2), quiet=True)
+    note = read_json(run / "heads/auto.json")
+    assert note["choice"]["on"] == "9 validation examples"
+    assert [row["method"] for row in note["choice"]["candidates"]] == ["la", "crt", "srepr"]
+    (chosen,) = (row for row in note["choice"]["candidates"] if row["chosen"])
+    assert note["method"] == plain(vars(METHODS[chosen["method"]]))
+    assert note["settings"]["penalty"] == chosen["penalty"]
+    assert note["asked"]["method"] == "auto"
+    assert note["dirichlet_temperature"] == pytest.approx(20 / chosen["temperature"], rel=1e-3)
+    assert retrain_run(run, {"auto": "auto"}, Retrain(samples=2), quiet=True) == plain(results)
+    assert load(run).temperature == note["dirichlet_temperature"]
+    with pytest.raises(InputError, match=r"`penalty` was None, now 0\.5"):
+        retrain_run(run, {"auto": "auto"}, Retrain(samples=2, penalty=0.5), quiet=True)
+
+
+def test_a_named_method_gets_its_penalty_from_the_validation_set(run):
+    retrain_run(run, {"la": METHODS["la"]}, quiet=True)
+    note = read_json(run / "heads/la.json")
+    assert [row["method"] for row in note["choice"]["candidates"]] == ["la"]
+    retrain_run(run, {"fixed": METHODS["la"]}, Retrain(penalty=0.3), quiet=True)
+    assert "choice" not in read_json(run / "heads/fixed.json")
+    assert read_json(run / "heads/fixed.json")["settings"]["penalty"] == 0.3
+
+
+def test_the_test_set_has_no_part_in_the_choice(run, monkeypatch):
+    """With test images and labels that are turned around, the same head is chosen, to the bit."""
+    retrain_run(run, {"auto": "auto"}, Retrain(samples=2), quiet=True)
+    before = head_bytes(run)
+    data = load_run_data(run)
+    turned = replace(data, test=ArrayExamples(data.test.inputs[::-1].copy(), data.test.labels, data.class_names))
+    monkeypatch.setattr("srepr.run.retrain.load_run_data", lambda *_: turned)
+    results = retrain_run(run, {"auto": "auto"}, Retrain(samples=2), overwrite=True, quiet=True)
+    assert head_bytes(run) == before
+    assert results["auto"]["acc"] < 0.5
+
+
+def test_without_a_validation_set_auto_is_srepr_at_its_defaults(tmp_path):
+    settings = Train(source="digits-lt", network="resnet8", epochs=2, batch_size=32)
+    train(settings, tmp_path / "run")
+    retrain_run(tmp_path / "run", {"auto": "auto", "srepr": METHODS["srepr"]}, Retrain(samples=2), quiet=True)
+    first, second = (load_head(tmp_path / f"run/heads/{name}.safetensors").weight for name in ("auto", "srepr"))
+    assert torch.equal(first, second)
+    assert choices_made(tmp_path / "run", ["auto", "srepr"])["auto"]["candidates"] == []

@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
+from torch.utils.data import DataLoader, IterableDataset, Subset
 
 from srepr.anymodel.network import HALF
 from srepr.anymodel.retrain import chosen, retrain
@@ -27,7 +28,8 @@ from srepr.balance import balancing
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, COLLECT_EPOCHS, Optim, first_capture, stage2_epochs
 from srepr.data.inputs import seeded
-from srepr.data.loaders import as_labels, count_labels, shuffled, split
+from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
+from srepr.data.longtail import stratified_holdout
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode
 from srepr.models.hardware import default_device
@@ -36,13 +38,18 @@ from srepr.posterior import Posterior
 from srepr.progress import Progress
 from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, plan, sgd
 
+SMALLEST_HELD_OUT = 10  # examples: of a smaller class none can be spared
 
+
+@torch.inference_mode(False)
+@torch.enable_grad()
 def fit(
     model: nn.Module,
     train: Any,
     *,
     epochs: int,
-    method: str = "srepr",
+    method: str = "auto",
+    validation: Any = None,
     lr: float = 0.1,
     swa_lr: float | None = None,
     weight_decay: float = 5e-4,
@@ -60,10 +67,12 @@ def fit(
     """Train a network from where it stands and re-train its classifier; returns a module that is called like yours.
 
     `train` is a DataLoader, which keeps its order and batches, or a Dataset or (inputs, labels), which is shuffled in
-    every epoch. The default `lr` suits networks with BatchNorm that are trained from scratch; transformers and
-    fine-tuning want a tenth of it or less. `swa_lr` defaults to a fifth of `lr`, and the warm-up to one epoch, at most
-    a tenth of all. `stage2` takes the keywords of `srepr.retrain`; those that stage 1 has as well are prefixed:
-    `stage2_epochs` (default: a tenth of `epochs`, at least 10), `stage2_lr`, `stage2_batch_size` and so on.
+    every epoch. `method="auto"` chooses the re-training on `validation` (see `srepr.retrain`). Without it, a tenth of
+    each class with at least ten examples is held out of a Dataset or (inputs, labels). The default `lr` suits networks
+    with BatchNorm that are trained from scratch; transformers and fine-tuning want a tenth of it or less. `swa_lr`
+    defaults to a fifth of `lr`, and the warm-up to one epoch, at most a tenth of all. `stage2` takes the keywords of
+    `srepr.retrain`; those that stage 1 has as well are prefixed: `stage2_epochs` (default: a tenth of `epochs`, at
+    least 10), `stage2_lr`, `stage2_batch_size` and so on.
 
         better = srepr.fit(model, loader, epochs=100)
 
@@ -87,20 +96,26 @@ def fit(
     keywords: dict[str, Any] = {"epochs": stage2_epochs(epochs), "batch_size": size, "seed": seed}
     keywords |= {name.removeprefix("stage2_"): value for name, value in stage2.items()}
     try:
-        how, settings = chosen(method, **keywords)
+        methods, settings = chosen(method, **keywords)
     except InputError as error:
         raise InputError(_as_passed(str(error), stage2)) from None
-    if how.representation == "swag" and [epoch.branch for epoch in schedule].count("swa") < 2:
+    captures = [epoch.branch for epoch in schedule].count("swa")
+    if captures < 2 and method != "auto" and any(how.representation == "swag" for how in methods.values()):
         raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
+    if method == "auto" and validation is None:
+        train, validation = hold_out(train, seed)
     start = begin(model, train, batch_size, classifier, seed)
     with seeded(start.batches, seed):
         counts = count_labels(train, start.classes) if class_counts is None else list(class_counts)
-    balancing(how.balance, counts, settings.rho)
+    for how in methods.values():
+        balancing(how.balance, counts, settings.rho)
     posterior = captured(start, optim, schedule, loss=loss, seed=seed, quiet=quiet, what="stage 1")
-    finished = retrain(posterior, train, method, class_counts=counts, quiet=quiet, **keywords)
+    finished = retrain(posterior, train, method, validation=validation, class_counts=counts, quiet=quiet, **keywords)
     return finished.to(next(chain(model.parameters(), model.buffers())).device)
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def collect(
     model: nn.Module,
     train: Any,
@@ -134,6 +149,26 @@ def collect(
         return captured(start, optim, plan(epochs, 0), loss=loss, seed=seed, quiet=quiet, what="collect")
     except Diverged as error:
         raise Diverged(str(error).replace("`swa_lr`", "`lr`")) from None  # there is one rate here
+
+
+def hold_out(train: Any, seed: int) -> tuple[Any, Any]:
+    """A tenth of each class with at least ten examples is held out; nothing of a DataLoader, a stream or few examples.
+
+    >>> kept, held = hold_out((torch.zeros(24, 2), [0] * 20 + [1] * 4), seed=0)
+    >>> len(kept), len(held)
+    (22, 2)
+    """
+    batches = loader(train)
+    if batches is train or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
+        return train, None
+    labels = torch.cat([split(batch)[1] for batch in batches]).numpy()
+    counts = np.bincount(labels)
+    enough = np.flatnonzero(counts[labels] >= SMALLEST_HELD_OUT)
+    if not len(enough):
+        return train, None
+    held = enough[stratified_holdout(labels[enough], 0.1, seed=seed)[1]]
+    kept = np.setdiff1d(np.arange(len(labels)), held)
+    return Subset(batches.dataset, kept.tolist()), Subset(batches.dataset, held.tolist())
 
 
 @dataclass(frozen=True)

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from srepr.anymodel.network import prepare
+from srepr.anymodel.network import Prepared, prepare
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, Retrain, stage2_epochs
 from srepr.data.inputs import LoaderInputs, seeded
 from srepr.data.loaders import as_labels, count_labels, loader, shuffled
 from srepr.errors import InputError, unknown
-from srepr.features import Given, NetworkFeatures
-from srepr.methods import Method, Representation, Start
-from srepr.methods import method as choose
+from srepr.features import EpochFeatures, FeatureSource, Given, NetworkFeatures
+from srepr.methods import Method, Representation, Start, choices
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
-from srepr.retraining import train_head
+from srepr.retraining import retrain_head
+from srepr.selection import class_weights
 from srepr.storage.arrays import ArrayFolder
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def retrain(
     posterior_or_model: Posterior | nn.Module,
     train: Any,
-    method: str = "srepr",
+    method: str = "auto",
     *,
+    validation: Any = None,
     epochs: int = stage2_epochs(0),
     balance: str | None = None,
     samples: int = 10,
@@ -47,76 +52,130 @@ def retrain(
     """Re-train the classifier of a network on frozen features and return a drop-in module.
 
     `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels". A posterior is averaged, and its
-    BatchNorm statistics are recomputed on `train`; a plain model is taken as it is and has nothing to draw from.
-    `balance`, `head`, `start`, `representation` and `distill` override the method's own choices. `settings` takes the
-    other fields of `srepr.config.Retrain`. With embeddings only, pass an `nn.Linear` and (features, labels), features
-    [N, L] or [M, N, L]. A cosine classifier stays one.
+    BatchNorm statistics are recomputed on `train`; a plain model is taken as it is and has nothing to draw from. With
+    embeddings only, pass an `nn.Linear`, which may be untrained, and (features, labels), features [N, L] or [M, N, L].
+
+    `method="auto"` chooses among la, crt and srepr, and their penalty, on `validation`, data that the network was not
+    trained on. Without it, embeddings and the features of networks with an untrained classifier are cross-validated;
+    for other networks there is nothing to choose on, and `auto` is srepr for a posterior and la for a model, with the
+    default penalty. `choice` of the result is the table of the candidates. `validation` also chooses the penalty of a
+    named method.
+
+    `balance`, `head`, `start`, `representation` and `distill` override the choices of a named method. `settings` takes
+    the other fields of `srepr.config.Retrain`. A cosine classifier stays one.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> data = (torch.randn(60, 2), torch.tensor([0] * 50 + [1] * 10))
-    >>> better = retrain(model, data, "la", epochs=2)
+    >>> better = retrain(model, data, "la")
     >>> better.predict(torch.zeros(1, 2)).probabilities.shape
     torch.Size([1, 2])
     """
-    choices = {"head": head, "start": start, "balance": balance, "representation": representation, "distill": distill}
+    changes = {"head": head, "start": start, "balance": balance, "representation": representation, "distill": distill}
     numbers = {"epochs": epochs, "samples": samples, "seed": seed, "batch_size": batch_size}
-    how, wanted = chosen(method, **choices, **numbers, **settings)
+    methods, wanted = chosen(method, **changes, **numbers, **settings)
+    held, ready = None, None
+    source: FeatureSource
     if isinstance(posterior_or_model, nn.Linear | Cosine):
         layer = posterior_or_model
-        given = given_features(train, layer, seed, several=how.representation != "deterministic")
+        source = given_features(train, layer, seed)
+        if validation is not None:
+            held = given_features(validation, layer, seed).epoch(0)
+        draws, unseen = source.features.ndim == 3 and len(source.features) > 1, True
         if class_counts is None:
-            class_counts = np.bincount(given.labels, minlength=len(layer.weight)).tolist()
-        network = train_head(given, layer, class_counts, how, wanted, quiet=quiet).to(layer.weight)
+            class_counts = np.bincount(source.labels, minlength=len(layer.weight)).tolist()
     else:
-        if how.representation == "swag" and not isinstance(posterior_or_model, Posterior):
-            raise InputError(
-                f"{method} draws from a posterior, and a plain model has none. Pass a srepr.Posterior that was updated"
-                " during training, or one of srepr.collect, or set `representation` to 'augment'."
-            )
         inputs = LoaderInputs(shuffled(train, seed=seed), seed)
         ready = prepare(posterior_or_model, inputs, classifier)
         layer = ready.layer
+        draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
         if class_counts is None:
             with seeded(train, seed):
                 class_counts = count_labels(train, len(layer.weight))
-        source = NetworkFeatures(
-            ready.network,
-            ready.posterior,
-            inputs,
-            ArrayFolder(),
-            how.representation,
-            wanted,
-            device=layer.weight.device,
-            quiet=quiet,
-        )
-        network = ready.finished(train_head(source, layer, class_counts, how, wanted, quiet=quiet))
-    return Classifier(
-        network,
-        temperature=wanted.temperature,
+        several = [how.representation for how in methods.values() if how.representation != "deterministic"]
+        reads: Representation = several[0] if several and (draws or several != ["swag"]) else "deterministic"
+        source = network_features(ready, inputs, reads, wanted, quiet=quiet)
+        if validation is not None:
+            plain = LoaderInputs(loader(validation), seed)
+            held = network_features(ready, plain, "deterministic", wanted, quiet=quiet).epoch(0)
+        unseen = held is None and method == "auto" and untrained(layer, source.epoch(0))
+    if method == "auto":
+        methods = choices("auto", draws=draws)
+    for name, how in methods.items():
+        if how.representation == "swag" and not draws:
+            raise InputError(
+                f"{name} draws from a posterior, and there is none. Pass a srepr.Posterior with at least two captures"
+                " (srepr.collect makes one) or features [M, N, L]; or set `representation` to 'augment', or `method`"
+                " to la."
+            )
+    made = retrain_head(
+        source,
+        layer,
+        class_counts,
+        methods,
+        wanted,
+        held=held,
+        unseen=unseen and method == "auto",
+        quiet=quiet,
+    )
+    finished = Classifier(
+        made.head.to(layer.weight) if ready is None else ready.finished(made.head),
+        temperature=made.temperature,
         classes=len(class_counts),
-        expects=how.expected_prior(class_counts, wanted.rho),
+        expects=made.method.expected_prior(class_counts, wanted.rho),
     ).eval()
+    finished.choice = None if made.choice is None else made.choice.table
+    return finished
 
 
-def chosen(method: str, **keywords: Any) -> tuple[Method, Retrain]:
-    """The method and the settings that keywords of `retrain` ask for.
+def network_features(
+    ready: Prepared, inputs: LoaderInputs, representation: Representation, settings: Retrain, *, quiet: bool
+) -> NetworkFeatures:
+    """The features of a prepared network on these inputs, kept in a temporary folder."""
+    return NetworkFeatures(
+        ready.network,
+        ready.posterior,
+        inputs,
+        ArrayFolder(),
+        representation,
+        settings,
+        device=ready.layer.weight.device,
+        quiet=quiet,
+    )
 
-    >>> chosen("srepr", balance="cbs", samples=5)[0].balance
+
+def untrained(layer: nn.Linear | Cosine, features: EpochFeatures) -> bool:
+    """Whether the classifier does no better than chance on these data, so that its network has not seen their labels.
+
+    >>> eye, labels = np.eye(2, dtype=np.float32).repeat(9, 0), np.arange(2).repeat(9)
+    >>> untrained(nn.Linear(2, 2), Given(eye, labels).epoch(0))
+    True
+    """
+    labels = torch.from_numpy(features.labels)
+    with torch.no_grad():
+        logits = layer.cpu()(features.batch(np.arange(len(labels)))[1])
+    nll = float(class_weights(labels) @ F.cross_entropy(logits.double(), labels, reduction="none"))
+    return nll > 0.8 * math.log(max(logits.shape[1], 2))
+
+
+def chosen(method: str, **keywords: Any) -> tuple[dict[str, Method], Retrain]:
+    """The methods and the settings that keywords of `retrain` ask for.
+
+    >>> chosen("srepr", balance="cbs", samples=5)[0]["srepr"].balance
     'cbs'
     >>> chosen("srepr", sampels=5)
     Traceback (most recent call last):
     srepr.errors.InputError: unknown setting of retrain 'sampels'; did you mean samples? Known: ...
     """
-    choices = {entry.name: keywords.pop(entry.name, None) for entry in fields(Method)}
+    changes = {entry.name: keywords.pop(entry.name, None) for entry in fields(Method)}
     known = sorted(entry.name for entry in fields(Retrain))
     for name in keywords:
         if name not in known:
             raise unknown("setting of retrain", name, known)
-    return choose(method, **choices), Retrain(**keywords)
+    return choices(method, **changes), Retrain(**keywords)
 
 
-def given_features(train: Any, layer: nn.Linear | Cosine, seed: int, *, several: bool) -> Given:
-    """Your own embeddings for this classifier, from (features, labels) or batches; their mean unless `several`."""
+def given_features(train: Any, layer: nn.Linear | Cosine, seed: int) -> Given:
+    """Your own embeddings for this classifier, from (features, labels) or batches."""
     if isinstance(train, tuple | list) and len(train) == 2 and getattr(train[0], "ndim", 0) == 3:
         features, labels = train
     else:
@@ -125,5 +184,4 @@ def given_features(train: Any, layer: nn.Linear | Cosine, seed: int, *, several:
     if features.shape[-1] != layer.weight.shape[1]:
         raise InputError(f"{layer} needs features of that length, and these are {list(features.shape)}.")
     array = features.detach().float().cpu().numpy() if isinstance(features, Tensor) else features
-    given = Given(array, as_labels(labels, len(layer.weight)).cpu().numpy())
-    return given if several else Given(given.epoch(0).mean, given.labels)
+    return Given(array, as_labels(labels, len(layer.weight)).cpu().numpy())

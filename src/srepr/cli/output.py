@@ -38,33 +38,70 @@ def show(renderable: object) -> None:
 
 
 def show_results(results: dict[str, dict[str, Any]], title: str, *, as_json: bool) -> None:
-    """The metrics as JSON, or as a table like the paper's."""
+    """The metrics as JSON, or as a table like the paper's; as one for each view if the test part is not balanced."""
     if as_json:
         show_json(results)
-    else:
+        return
+    from srepr.views import VIEWS
+
+    views = {name: metrics.get("views", {}) for name, metrics in results.items()}
+    if not any(views.values()):
         show(results_table(results, title))
+        return
+    for number, (view, (words, about)) in enumerate(VIEWS.items()):
+        rows = {name: found.get(view, {}) for name, found in views.items()}
+        if number:
+            print()
+        show(results_table(rows, f"{title}: {words}", about))
 
 
-def results_table(results: Mapping[str, Mapping[str, Any]], title: str = "") -> Table:
-    """A row for each classifier, the best of each column in bold; a dash where there is nothing to measure."""
+def results_table(results: Mapping[str, Mapping[str, Any]], title: str = "", about: str = "") -> Table:
+    """A row for each classifier, the best of each column in bold; a dash where there is nothing to measure.
+
+    Groups that are too small to judge are marked, and no classifier is the best in them.
+    """
     from rich.table import Table
 
     from srepr.methods import title as title_of
     from srepr.metrics import COLUMNS
+    from srepr.views import footnotes, too_small
 
-    table = Table(title=title or None, title_justify="left")
+    small = {group: count for metrics in results.values() for group, count in too_small(metrics).items()}
+    notes = "\n".join([*([about] if about else []), *footnotes(small)])
+    table = Table(title=title or None, title_justify="left", caption=notes or None, caption_justify="left")
     table.add_column("")
     for column in COLUMNS.values():
         table.add_column(column.title, justify="right")
     best = {}
     for name, column in COLUMNS.items():
-        values = [float(row[name]) for row in results.values() if row.get(name) is not None]
+        values = [float(row[name]) for row in results.values() if row.get(name) is not None and name not in small]
         best[name] = (min(values) if column.lower_is_better else max(values)) if values and len(results) > 1 else None
     for classifier, metrics in results.items():
         cells = []
         for name, column in COLUMNS.items():
             value = None if metrics.get(name) is None else float(metrics[name])
-            cell = column.cell(value)
+            cell = column.cell(value) + ("*" if value is not None and name in small else "")
             cells.append(f"[bold]{cell}[/bold]" if value is not None and value == best[name] else cell)
         table.add_row(title_of(classifier), *cells)
     return table
+
+
+def show_choice(name: str, choice: Mapping[str, Any]) -> None:
+    """The candidates that a head was chosen from, or that there was nothing to choose on."""
+    from rich.table import Table
+
+    from srepr.methods import title
+
+    if not choice["candidates"]:
+        show(f"{title(name)}: there is no validation set to choose on, so it has the default method and penalty.")
+        return
+    table = Table(title=f"{title(name)}: chosen on {choice['on']}", title_justify="left")
+    for column in ("", "Penalty", "Distil", "Temperature", "Balanced", "NLL", "Difference"):
+        table.add_column(column, justify="left" if not column else "right")
+    for row in choice["candidates"]:
+        distil = "-" if row["distill_weight"] is None else f"{row['distill_weight']:g}"
+        excess = f"{row['excess']:+.3f} ± {row['standard_error']:.3f}" if row["excess"] else "best"
+        cells = [f"{row['penalty']:g}", distil, f"{row['temperature']:.2f}", f"{100 * row['balanced_acc']:.2f}"]
+        mark = "bold" if row["chosen"] else None
+        table.add_row(title(row["method"]), *cells, f"{row['nll']:.3f}", excess, style=mark)
+    show(table)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from tyro.conf import Positional, arg
 
 from srepr.cli.output import show, show_json
+from srepr.config import Precision
 
 if TYPE_CHECKING:
     from srepr.reproduction.plan import Experiment
@@ -36,6 +37,8 @@ class ReproduceCommand:
     """Folder with the files of the data set."""
     out: Path = Path("runs/reproduce")
     """Folder for the runs and the tables."""
+    precision: Precision = "32-true"
+    """Floating-point precision of stage 1."""
     workers: int = 2
     """Processes that decode image files."""
     dry_run: bool = False
@@ -58,13 +61,16 @@ class ReproduceCommand:
             epochs=self.epochs,
             data_dir=self.data_dir,
             out=self.out,
+            precision=self.precision,
         )
         if self.dry_run:
             self.show_plan(experiments)
             return
         found = []
         for experiment in experiments:
-            results = carry_out(plan(experiment), data_dir=self.data_dir, workers=self.workers)
+            results = carry_out(
+                plan(experiment), data_dir=self.data_dir, workers=self.workers, precision=self.precision
+            )
             measured = records(experiment, results)
             comparison = compare(experiment, measured)
             write(self.out, measured, comparison)

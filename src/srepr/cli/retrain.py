@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from srepr.cli.output import show_results
+from srepr.cli.output import show_choice, show_results
 from srepr.config import Retrain, Stage1
 from srepr.errors import InputError
-from srepr.methods import METHODS, Representation, Start
+from srepr.methods import METHODS, Method, Representation, Start, choices
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainCommand:
-    """Stage 2: re-train the classifier on frozen features; several methods share one feature cache."""
+    """Stage 2: re-train the classifier on frozen features; several methods share one feature cache.
 
-    EXAMPLE: ClassVar[str] = "srepr retrain runs/cifar100 --method crt lws la disalign srepr"
+    auto, the default, chooses method and penalty on the validation set.
+    """
+
+    EXAMPLE: ClassVar[str] = "srepr retrain runs/photos"
 
     run_folder: Positional[Annotated[Path, arg(metavar="RUN")]]
     """Run folder made by `srepr train`."""
-    method: Annotated[tuple[str, ...], arg(help=f"One or several methods: {', '.join(METHODS)}.")] = ("srepr",)
+    method: Annotated[tuple[str, ...], arg(help=f"One or several methods: auto, {', '.join(METHODS)}.")] = ("auto",)
     name: str | None = None
     """Name of the head; default: the method's name."""
     stage1: Stage1 = "swa"
@@ -53,19 +56,17 @@ class RetrainCommand:
 
     def run(self) -> None:
         """Re-train, then print the table."""
-        from srepr.methods import method as choose
-        from srepr.run.retrain import retrain_run
+        from srepr.run.retrain import choices_made, retrain_run
+        from srepr.storage.files import read_json
 
         if self.name and len(self.method) > 1:
             raise InputError("`name` is for one method. Leave it out, or give one `method`.")
         if self.distill and self.no_distill:
             raise InputError("`distill` and `no_distill` exclude each other. Leave one of them out.")
-        changes = {name: getattr(self, name) for name in ("head", "start", "balance", "representation")}
-        changes["distill"] = self.distill if self.distill or self.no_distill else None
         prefix = "sgd-" if self.stage1 == "sgd" else ""
         results = retrain_run(
             self.run_folder,
-            {self.name or prefix + method: choose(method, **changes) for method in self.method},
+            {self.name or prefix + method: self.behind(method) for method in self.method},
             self.settings,
             stage1=self.stage1,
             data_dir=self.data_dir,
@@ -74,7 +75,19 @@ class RetrainCommand:
             overwrite=self.overwrite,
             quiet=self.json,
         )
-        show_results(results, str(self.run_folder), as_json=self.json)
+        before: dict[str, Any] = {}
+        if not self.json:
+            before = {self.stage1: read_json(self.run_folder / "results.json")[self.stage1]}
+            for name, choice in choices_made(self.run_folder, results).items():
+                show_choice(name, choice)
+        show_results({**before, **results}, str(self.run_folder), as_json=self.json)
         diverged = [metrics["diverged"] for metrics in results.values() if "diverged" in metrics]
         if diverged:
             raise InputError(" ".join(diverged))
+
+    def behind(self, name: str) -> Method | Literal["auto"]:
+        """The method of that name with the changes asked for."""
+        changes = {change: getattr(self, change) for change in ("head", "start", "balance", "representation")}
+        changes["distill"] = self.distill if self.distill or self.no_distill else None
+        (*_, how) = choices(name, **changes).values()
+        return "auto" if name == "auto" else how

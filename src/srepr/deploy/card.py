@@ -20,6 +20,7 @@ from srepr.run.checkpoints import load_facts
 from srepr.run.folder import provenance, read_settings
 from srepr.run.load import find_head
 from srepr.storage.files import read_json
+from srepr.views import VIEWS, footnotes, too_small
 
 
 def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, Any]:
@@ -113,24 +114,37 @@ def _data(facts: Mapping[str, Any]) -> str:
 def _metrics(facts: Mapping[str, Any]) -> str:
     metrics = facts.get("metrics") or {}
     parts = {"test": metrics, "validation": metrics.get("validation", {})}
-    rows = []
-    for part, measured in parts.items():
-        if measured.get("n"):
-            cells = [column.cell(measured.get(name)) for name, column in COLUMNS.items()]
-            rows.append(f"| {' | '.join([part, format(measured['n'], ','), *cells])} |")
+    rows, notes = [], []
+    for part, found in parts.items():
+        views = {f"{part}, {VIEWS[view].title}": seen for view, seen in found.get("views", {}).items()}
+        small = too_small(found)
+        notes += [f"\\{note} ({part})." for note in footnotes(small)]
+        for name, measured in (views or {part: found}).items():
+            if measured.get("n"):
+                cells = [
+                    column.cell(measured.get(key)) + ("\\*" if key in small else "") for key, column in COLUMNS.items()
+                ]
+                rows.append(f"| {' | '.join([name, format(measured['n'], ','), *cells])} |")
     if not rows:
         return "Not measured: there was no test set."
     heading = f"| set | examples | {' | '.join(column.title for column in COLUMNS.values())} |"
     table = "\n".join([heading, "|---" * (2 + len(COLUMNS)) + "|", *rows])
-    return f"{table}\n\nAccuracy in per cent; many, medium and few by the number of training examples, as above."
+    legend = "Accuracy in per cent; many, medium and few by the number of training examples, as above."
+    return "\n\n".join([table, legend, *notes])
 
 
 def _calibration(facts: Mapping[str, Any]) -> str:
-    bins = [row for row in (facts.get("metrics") or {}).get("bins", []) if row["count"]]
+    metrics = facts.get("metrics") or {}
+    equal = (
+        metrics.get("views", {}).get("equal") if "method" in facts else None
+    )  # stage 1 does not expect equal classes
+    measured = equal or metrics
+    bins = [row for row in measured.get("bins", []) if row["count"]]
     if not bins:
         return "Not measured."
     rows = [f"| {row['confidence']:.3f} | {row['accuracy']:.3f} | {row['count']:,.0f} |" for row in bins]
-    heading = f"Expected calibration error {facts['metrics']['ece']:.3f} on the test set, over these bins:"
+    where = f"the test set, {VIEWS['equal'].title}" if equal else "the test set"
+    heading = f"Expected calibration error {measured['ece']:.3f} on {where}, over these bins:"
     return "\n".join([heading, "", "| confidence | accuracy | examples |", "|---|---|---|", *rows])
 
 

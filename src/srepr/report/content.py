@@ -9,18 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from srepr.bootstrap import change_intervals
 from srepr.data.longtail import groups
 from srepr.methods import title
 from srepr.metrics import COLUMNS
 from srepr.report.mistakes import worst_classes
-from srepr.report.verdict import flips, verdict
+from srepr.report.verdict import Change, flips, unjudged, verdict
 from srepr.run.analyze import default_classifier, run_draws, summary
 from srepr.run.classifiers import Run
 from srepr.run.folder import STAGE_1, flag, flatten
 from srepr.run.log import seconds_of_training
 from srepr.storage.files import read_json
+from srepr.views import VIEWS, footnotes, too_small
 
 SAMPLES = 10
+BRACKETS = "Brackets: 95 % confidence intervals of the change."
+OVERALL = {"equal": "balanced accuracy", "natural": "accuracy"}
 BRANCHES = {
     "trunk": "Stage 1, before SWA",
     "sgd": "Stage 1, end of the SGD baseline",
@@ -41,18 +45,16 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
     part, counts = run.part, run.data.counts
     # First: its one pass over the test images also makes the features that everything below reads.
     spread = _spread(run, head, results[head]) if dispersion else None
-    was_right, is_right = (run.measure(name).predicted.numpy() == part.labels for name in (before, head))
+    views = list(_views(run, before, head, results))
+    small = too_small(run.measure(head).metrics)
     return {
         "source": Path(config["settings"]["source"]).name,
         "facts": _facts(run, config["settings"]),
-        "verdict": verdict(title(head), results[before], results[head]),
-        "flips": flips(int((~was_right & is_right).sum()), int((was_right & ~is_right).sum()), len(part)),
-        "results": [
-            {"name": title(name), **{key: metrics.get(key) for key in (*COLUMNS, "diverged")}}
-            for name, metrics in results.items()
-        ],
-        "before": _summary(before, results[before]),
-        "after": _summary(head, results[head]),
+        "verdict": " ".join([*(view["verdict"] for view in views), *([unjudged(small)] if small else []), BRACKETS]),
+        "views": views,
+        "small": small,
+        "footnotes": footnotes(small),
+        "flips": _flips(run, before, head),
         "classes": list(run.data.class_names),
         "counts": counts.tolist(),
         "tested": part.counts.tolist(),
@@ -66,9 +68,44 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
     }
 
 
-def _summary(name: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What the detailed sections need of one classifier."""
-    return {"name": title(name), **{key: metrics.get(key) for key in (*COLUMNS, "per_class", "bins")}}
+def _views(run: Run, before: str, head: str, results: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The verdict, every classifier and the two that are compared; in both views if the part is not balanced.
+
+    The first view has the head as it is. Classifiers that were measured before there were views are without numbers.
+    """
+    both = run.judge(before), run.judge(head)
+    for view in both[0].views or [""]:
+        old, new = (judged.views[view] if view else judged.plain for judged in both)
+        intervals = change_intervals(old, new, run.part.labels, run.data.counts, equal=view == "equal")
+        changes = {key: Change(old.metrics[key], new.metrics[key], *interval) for key, interval in intervals.items()}
+        sentence = verdict(title(head), changes, OVERALL.get(view, ""))
+        words, about = VIEWS.get(view, ("", ""))
+        shown = {name: metrics.get("views", {}).get(view) if view else metrics for name, metrics in results.items()}
+        shown |= {before: old.metrics, head: new.metrics}
+        yield {
+            "title": words,
+            "about": about,
+            "overall": OVERALL.get(view, "accuracy, all").capitalize(),
+            "verdict": f"{words.capitalize()}: {sentence}" if view else sentence,
+            "intervals": intervals,
+            "results": [
+                {**_numbers(name, metrics or {}), "diverged": results[name].get("diverged")}
+                for name, metrics in shown.items()
+            ],
+            "before": _numbers(before, old.metrics, "per_class", "bins"),
+            "after": _numbers(head, new.metrics, "per_class", "bins"),
+        }
+
+
+def _numbers(name: str, metrics: Mapping[str, Any], *more: str) -> dict[str, Any]:
+    return {"name": title(name), **{key: metrics.get(key) for key in (*COLUMNS, *more)}}
+
+
+def _flips(run: Run, before: str, head: str) -> str:
+    """The examples that changed sides, as the classes come."""
+    both = (run.judge(name) for name in (before, head))
+    was, now = ((judged.views.get("natural") or judged.plain).predicted.numpy() == run.part.labels for judged in both)
+    return flips(int((~was & now).sum()), int((was & ~now).sum()), len(run.part))
 
 
 def _facts(run: Run, settings: Mapping[str, Any]) -> str:

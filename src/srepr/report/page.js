@@ -3,77 +3,105 @@ const { columns: COLUMNS } = DATA;
 const KEYS = Object.keys(COLUMNS);
 const unique = (things) => [...new Set(things)];
 
-/* Verdict: the sentence, then four numbers. */
+/* Classes, mistakes and settings are about the head as it is: it is the first view that has it so. */
+for (const run of DATA.runs) Object.assign(run, { before: run.views[0].before, after: run.views[0].after });
 
-function tile(label, before, after, { scale = 1, digits = 3, unit = "", difference = "", lessIsBetter = false }) {
-  const [old, now] = [before, after].map((x) => Number((scale * number(x)).toFixed(digits)));
-  const change = now - old, sign = change > 0 ? "+" : "−", judged = change > 0 === lessIsBetter ? "worse" : "better";
-  const words = change ? `${sign}${decimal(Math.abs(change), digits)}${difference}, ${judged}` : "no change";
+/* Verdict: for each view the sentence, then four numbers, each with the 95 % interval of its change. */
+
+function tile(label, view, key, { scale = 1, digits = 3, unit = "", points = "", lessIsBetter = false }, small) {
+  const shown = (x) => Number((scale * number(x)).toFixed(digits)), interval = view.intervals[key]?.map(shown);
+  const old = shown(view.before[key]), now = shown(view.after[key]), words = [`was ${decimal(old, digits)}${unit}`];
+  if (small) words.push(`${whole(small)} test examples: too small to judge`);
+  if (interval) {
+    const [low, high] = interval, judged = low > 0 === lessIsBetter ? "worse" : "better";
+    const signed = interval.map((x) => `${x < 0 ? "−" : "+"}${decimal(Math.abs(x), digits)}`);
+    words.push(low > 0 || high < 0 ? judged : "no clear change", `${signed.join(" to ")}${points}`);
+  }
   return html("div", {}, html("dt", {}, label), html("dd", { class: "number" }, decimal(now, digits) + unit),
-    html("dd", {}, `was ${decimal(old, digits)}${unit}`), html("dd", {}, words));
+    ...words.map((line) => html("dd", {}, line)));
+}
+
+function tiles({ small }, view) {
+  const accuracy = { scale: 100, digits: 1, unit: "\u00a0%", points: " points" }, less = { lessIsBetter: true };
+  const rarest = ["few", "medium", "many"].find((group) => view.before[group] !== null);
+  return html("dl", { class: "tiles" },
+    tile(`Accuracy, ${rarest}-shot`, view, rarest, accuracy, small[rarest]),
+    tile(view.overall, view, "acc", accuracy),
+    tile("NLL", view, "nll", less),
+    tile("ECE", view, "ece", less));
 }
 
 function verdict(run, several) {
-  const { before, after } = run, accuracy = { scale: 100, digits: 1, unit: "\u00a0%", difference: " points" };
-  const rarest = ["few", "medium", "many"].find((group) => before[group] !== null);
-  const tiles = [
-    tile(`Accuracy, ${rarest}-shot`, before[rarest], after[rarest], accuracy),
-    tile("Accuracy, all", before.acc, after.acc, accuracy),
-    tile("NLL", before.nll, after.nll, { lessIsBetter: true }),
-    tile("ECE", before.ece, after.ece, { lessIsBetter: true }),
-  ];
-  return html("article", {}, ...(several ? [html("h2", {}, run.name)] : []),
-    html("p", { class: "sentence" }, run.verdict.replaceAll(" %", "\u00a0%")),
-    html("p", { class: "flips" }, several ? `${run.source}: ${run.facts}. ${run.flips}` : run.flips),
-    html("dl", { class: "tiles" }, ...tiles));
+  const typeset = (words) => words.replaceAll(" %", "\u00a0%").replaceAll(/(?<=[ (])-(?=\d)/g, "−");
+  const seen = run.views.flatMap((view) => [html("p", { class: "sentence" }, typeset(view.verdict)), tiles(run, view)]);
+  const about = " Brackets, and the last lines above: 95 % confidence intervals of the change, by paired bootstrap.";
+  return html("article", {}, ...(several ? [html("h2", {}, run.name)] : []), ...seen,
+    html("p", { class: "flips" }, several ? `${run.source}: ${run.facts}. ${run.flips}` : run.flips, about));
 }
 
-/* Every classifier of every run. */
+/* Every classifier of every run: a table for each view. */
 
-const order = { run: 0, key: null, descending: false };
+function openResults() {
+  for (const title of unique(DATA.runs.flatMap((run) => run.views.map((view) => view.title)))) {
+    const found = DATA.runs.map((run) => ({ run, view: run.views.find((view) => view.title === title) }));
+    find("#results").append(...resultsOf(title, found.filter(({ view }) => view)));
+  }
+}
 
-function drawResults() {
-  const { runs } = DATA, several = runs.length > 1;
-  const names = unique(runs.flatMap((run) => run.results.map((result) => result.name)));
-  const found = names.map((name) => ({ name, by: runs.map((run) => run.results.find((r) => r.name === name)) }));
+function resultsOf(title, parts) {
+  const several = DATA.runs.length > 1, table = html("table");
+  const order = { part: 0, key: null, descending: false };
+  const names = unique(parts.flatMap(({ view }) => view.results.map((result) => result.name)));
+  const found = names.map((name) => ({ name, by: parts.map(({ view }) => view.results.find((r) => r.name === name)) }));
   const value = (classifier, i, key) => number(classifier.by[i]?.[key] ?? null);
-
-  const sorts = (label, i, key) => {
-    const active = order.run === i && order.key === key;
-    return heading(label, active, order.descending, () => {
-      const highestFirst = key !== "name" && !COLUMNS[key].lower_is_better;
-      Object.assign(order, { run: i, key, descending: active ? !order.descending : highestFirst });
-      drawResults();
-    });
-  };
-  const group = (run) => html("th", { scope: "colgroup", colspan: KEYS.length }, run.name, muted(` ${run.source}`));
-  const labels = runs.flatMap((_, i) => KEYS.map((key) => sorts(COLUMNS[key].title, i, key)));
-  const headings = [html("tr", {}, sorts("Classifier", 0, "name"), ...labels)];
-  if (several) headings.unshift(html("tr", {}, html("td"), ...runs.map(group)));
-
-  const best = runs.map((_, i) => Object.fromEntries(KEYS.map((key) => {
+  const best = parts.map(({ run }, i) => Object.fromEntries(KEYS.filter((key) => !run.small[key]).map((key) => {
     const values = found.map((classifier) => value(classifier, i, key)).filter((x) => x !== null);
     return [key, COLUMNS[key].lower_is_better ? Math.min(...values) : Math.max(...values)];
   })));
+
+  const sorts = (label, i, key) => {
+    const active = order.part === i && order.key === key;
+    return heading(label, active, order.descending, () => {
+      const highestFirst = key !== "name" && !COLUMNS[key].lower_is_better;
+      Object.assign(order, { part: i, key, descending: active ? !order.descending : highestFirst });
+      draw();
+    });
+  };
+  const group = ({ run }) => html("th", { scope: "colgroup", colspan: KEYS.length }, run.name, muted(` ${run.source}`));
   const cell = (x, i, key) => {
     const kinds = [x === best[i][key] && "best", several && key === KEYS[0] && "starts"].filter(Boolean);
     const shown = !COLUMNS[key].percent ? decimal(x) : x === null ? NONE : (100 * x).toFixed(2);
-    return html("td", { class: kinds.join(" ") || null }, shown);
+    const star = x !== null && parts[i].run.small[key] ? "*" : "";
+    return html("td", { class: kinds.join(" ") || null }, shown + star);
   };
-  const by = (classifier) => (order.key === "name" ? classifier.name : value(classifier, order.run, order.key));
-  const rows = (order.key ? sorted(found, by, order.descending) : found).map((classifier) => {
-    const side = ["before", "after"].find((side) => runs.some((run) => run[side].name === classifier.name));
-    const numbers = runs.flatMap((_, i) => {
-      const diverged = classifier.by[i]?.diverged;
-      if (diverged) return [html("td", { class: "note starts", colspan: KEYS.length }, `diverged: ${cut(diverged, 60)}`)];
-      return KEYS.map((key) => cell(value(classifier, i, key), i, key));
-    });
-    const marked = row(classifier.name, numbers);
-    if (side) marked.firstChild.prepend(mark(side));
-    marked.classList.toggle("compared", Boolean(side));
-    return marked;
+  const by = (classifier) => (order.key === "name" ? classifier.name : value(classifier, order.part, order.key));
+  const numbers = (classifier) => parts.flatMap((_, i) => {
+    const diverged = classifier.by[i]?.diverged;
+    if (diverged) return [html("td", { class: "note starts", colspan: KEYS.length }, `diverged: ${cut(diverged, 60)}`)];
+    return KEYS.map((key) => cell(value(classifier, i, key), i, key));
   });
-  fill(find("#results table"), headings, rows);
+  function draw() {
+    const labels = parts.flatMap((_, i) => KEYS.map((key) => sorts(COLUMNS[key].title, i, key)));
+    const headings = [html("tr", {}, sorts("Classifier", 0, "name"), ...labels)];
+    if (several) headings.unshift(html("tr", {}, html("td"), ...parts.map(group)));
+    const rows = (order.key ? sorted(found, by, order.descending) : found).map((classifier) => {
+      const side = ["before", "after"].find((side) => parts.some(({ view }) => view[side].name === classifier.name));
+      const marked = row(classifier.name, numbers(classifier));
+      if (side) marked.firstChild.prepend(mark(side));
+      marked.classList.toggle("compared", Boolean(side));
+      return marked;
+    });
+    fill(table, headings, rows);
+  }
+
+  draw();
+  const label = title ? `Every classifier, ${title}` : "Every classifier";
+  const notes = parts.flatMap(({ run }) => run.footnotes.map((note) => (several ? `${note} (${run.name})` : note)));
+  return [
+    ...(title ? [html("h3", {}, title, muted(` ${parts[0].view.about}`))] : []),
+    html("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, table),
+    ...notes.map((note) => html("p", { class: "footnote" }, note)),
+  ];
 }
 
 /* Mistakes, cost, settings, provenance. */
@@ -117,7 +145,8 @@ const terms = (entries) =>
 
 function drawRun(run) {
   openClasses(run);
-  find("#calibration .charts").replaceChildren(reliability(run, "before"), reliability(run, "after"));
+  const diagrams = run.views.flatMap((view) => ["before", "after"].map((side) => reliability(view, side)));
+  find("#calibration .charts").replaceChildren(...diagrams);
   drawDispersion(run);
   drawWorst(run);
   drawCost(run);
@@ -162,7 +191,7 @@ function openPage({ runs }) {
   }));
   openTheme();
   openControls();
-  drawResults();
+  openResults();
   drawRun(runs[0]);
 }
 

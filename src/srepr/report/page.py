@@ -82,9 +82,9 @@ def render(described: Sequence[dict[str, Any]]) -> str:
 
 
 def shortened(content: Any) -> Any:
-    """The content with numbers of five digits: more than a page can show, and half as long."""
+    """The content with numbers of six digits: more than a page can show, and half as long."""
     if isinstance(content, dict):
         return {key: shortened(value) for key, value in content.items()}
     if isinstance(content, list):
         return [shortened(value) for value in content]
-    return float(f"{content:.5g}") if isinstance(content, float) else content
+    return float(f"{content:.6g}") if isinstance(content, float) else content

@@ -1,6 +1,6 @@
-/* Calibration: the reliability diagram of one classifier. */
-function reliability(run, kind) {
-  const { name, ece, bins } = run[kind], error = decimal(number(ece));
+/* Calibration: the reliability diagram of one classifier in one view. */
+function reliability(view, kind) {
+  const { name, ece, bins } = view[kind], error = decimal(number(ece));
   const TOP = 10, SIZE = 250, STRIP = 40, floor = TOP + SIZE + 44 + STRIP, height = floor + 20;
   const total = bins.reduce((sum, bin) => sum + bin.count, 0), most = Math.max(...bins.map((bin) => bin.count));
   const y = linear([0, 1], [TOP + SIZE, TOP]);
@@ -33,7 +33,7 @@ function reliability(run, kind) {
     return { height, nodes, marks };
   }
   return chart({
-    title: name,
+    title: view.title ? `${name}, ${view.title}` : name,
     about: `Reliability diagram: accuracy against confidence. The expected calibration error is ${error}.`,
     legend: [muted(`ECE ${error}`)],
     draw,

@@ -26,7 +26,7 @@ const NONE = "–";
 const number = (value) => (value === "inf" ? Infinity : value);
 const decimal = (x, digits = 3) => (x === null ? NONE : Number.isFinite(x) ? x.toFixed(digits) : "∞");
 const percent = (x, digits = 1) => (x === null ? NONE : `${(100 * x).toFixed(digits)} %`);
-const whole = (x) => x.toLocaleString("en");
+const whole = (x) => Math.round(x).toLocaleString("en");
 const small = (x) => (x === null ? NONE : Number(x.toPrecision(3)).toString());
 const cut = (words, letters) => (words.length > letters ? `${words.slice(0, Math.max(letters - 1, 1))}…` : words);
 

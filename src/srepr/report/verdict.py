@@ -1,9 +1,12 @@
-"""What re-training changed, in one sentence made from the numbers: also where it made things worse, or nothing."""
+"""What re-training changed, in one sentence made from the numbers: also where it made things worse, or nothing.
+
+A change is claimed if its 95 % confidence interval does not contain 0.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NamedTuple
 
 ACCURACIES = {
     "few": "on the few-shot classes",
@@ -14,41 +17,68 @@ ACCURACIES = {
 CHANCE = 0.05
 
 
-def verdict(name: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Accuracy on the rarest classes there are, calibration, and what the other classes paid or gained.
+class Change(NamedTuple):
+    """A metric before and after, and the 95 % interval of its change."""
 
-    Numbers count as they are shown: what does not differ in a tenth of a per cent, or in the third digit of the ECE,
-    stays the same.
+    before: float
+    after: float
+    low: float
+    high: float
 
-    >>> swa = {"many": 0.75, "medium": 0.4, "few": 0.121, "acc": 0.5, "ece": 0.3}
-    >>> verdict("SRepr", swa, swa | {"many": 0.72, "few": 0.314, "acc": 0.55, "ece": 0.15})
-    'SRepr raises accuracy on the few-shot classes from 12.1 % to 31.4 % and lowers ECE from 0.300 to 0.150, at the
-    price of 3.0 points on the many-shot classes.'
+    def shown(self, *, percent: bool) -> Change:
+        """The numbers as they are shown: per cent with one digit after the point, or three digits.
+
+        >>> Change(0.1206, 0.1204, -0.0102, 0.0098).shown(percent=True)
+        Change(before=12.1, after=12.0, low=-1.0, high=1.0)
+        """
+        return Change(*((round(100 * x, 1) if percent else round(x, 3)) + 0.0 for x in self))  # never -0.0
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if it clearly rose or fell, 0 if the interval contains 0."""
+        return (self.low > 0) - (self.high < 0)
+
+
+def verdict(name: str, changes: Mapping[str, Change], overall: str = "") -> str:
+    """Accuracy, calibration, and what the other classes paid or gained.
+
+    The accuracy is that of the rarest group among the changes or, if `overall` names it, that of all classes.
+
+    >>> found = {"few": Change(0.121, 0.314, 0.15, 0.23), "many": Change(0.75, 0.72, -0.04, -0.02),
+    ...          "acc": Change(0.5, 0.51, -0.01, 0.03), "ece": Change(0.3, 0.15, -0.17, -0.13)}
+    >>> verdict("SRepr", found)
+    'SRepr raises accuracy on the few-shot classes from 12.1 % to 31.4 % (+15.0 to +23.0 points) and lowers ECE from
+    0.300 to 0.150 (-0.170 to -0.130), at the price of 3.0 points on the many-shot classes (-4.0 to -2.0).'
     """
-    shown = {
-        key: (round(100 * before[key], 1), round(100 * after[key], 1))
-        for key in ACCURACIES
-        if before[key] is not None and after[key] is not None
-    }
-    rarest = next(iter(shown))
-    accuracy, ece = shown.pop(rarest), (round(before["ece"], 3), round(after["ece"], 3))
-    where = f"accuracy {ACCURACIES[rarest]}"
-    if accuracy[0] == accuracy[1] and ece[0] == ece[1] and all(old == new for old, new in shown.values()):
-        return f"{name} changes nothing: {where} stays at {accuracy[0]:.1f} % and ECE at {ece[0]:.3f}."
+    shown = {key: changes[key].shown(percent=True) for key in ACCURACIES if key in changes}
+    lead = "acc" if overall else next(iter(shown))
+    what = overall or f"accuracy {ACCURACIES[lead]}"
+    accuracy, ece = shown.pop(lead), changes["ece"].shown(percent=False)
+    if not any(change.sign for change in (accuracy, ece, *shown.values())):
+        return f"{name} makes no clear change: {what} goes {_span(accuracy)}, ECE {_span(ece, percent=False)}."
 
-    better, calmer = sign(accuracy), -sign(ece)
+    better, calmer = accuracy.sign, -ece.sign
     sentence = (
-        f"{name} {change(where, accuracy, '{:.1f} %')} {'but' if better * calmer < 0 else 'and'}"
-        f" {change('ECE', ece, '{:.3f}')}"
+        f"{name} {_told(what, accuracy)} {'but' if better * calmer < 0 else 'and'} {_told('ECE', ece, percent=False)}"
     )
-    lost = points({key: old - new for key, (old, new) in shown.items() if new < old})
-    gained = points({key: new - old for key, (old, new) in shown.items() if new > old})
+    lost = _points({key: change for key, change in shown.items() if change.sign < 0})
+    gained = _points({key: change for key, change in shown.items() if change.sign > 0})
     if better + calmer > 0:
         sentence += f", at the price of {lost}" if lost else ""
     else:
         sentence += f", and loses {lost}" if lost else ""
         sentence += f", but gains {gained}" if gained else ""
     return sentence + "."
+
+
+def unjudged(small: Mapping[str, int]) -> str:
+    """That some groups have too few test examples.
+
+    >>> unjudged({"medium": 25, "few": 12})
+    'The medium-shot classes have 25 test examples and the few-shot classes have 12: too small to judge.'
+    """
+    first, *others = (f"the {name}-shot classes have {count}" for name, count in small.items())
+    return f"{' and '.join([f'{first} test examples', *others]).capitalize()}: too small to judge."
 
 
 def flips(gained: int, lost: int, examples: int) -> str:
@@ -67,19 +97,28 @@ def flips(gained: int, lost: int, examples: int) -> str:
     return f"Of {examples:,} examples {gained:,} became right and {lost:,} became wrong{chance} (sign test: {how})."
 
 
-def sign(pair: tuple[float, float]) -> int:
-    """Whether the second number is above (1) or below (-1) the first."""
-    return (pair[1] > pair[0]) - (pair[1] < pair[0])
+def _told(what: str, change: Change, *, percent: bool = True) -> str:
+    """'raises WHAT from A to B (interval)', or that there is no clear change."""
+    if not change.sign:
+        return f"makes no clear change to {what} ({_ends(change, percent)}, {_interval(change, percent)})"
+    return f"{'raises' if change.sign > 0 else 'lowers'} {what} {_span(change, percent=percent)}"
 
 
-def change(what: str, pair: tuple[float, float], form: str) -> str:
-    """'raises WHAT from A to B', or that it leaves it."""
-    old, new = (form.format(value) for value in pair)
-    if not sign(pair):
-        return f"leaves {what} at {old}"
-    return f"{'raises' if sign(pair) > 0 else 'lowers'} {what} from {old} to {new}"
+def _points(changes: Mapping[str, Change]) -> str:
+    """Changes of accuracies as a list in words."""
+    return " and ".join(
+        f"{abs(change.after - change.before):.1f} points {ACCURACIES[key]} ({change.low:+.1f} to {change.high:+.1f})"
+        for key, change in changes.items()
+    )
 
 
-def points(differences: Mapping[str, float]) -> str:
-    """Differences of accuracies as a list in words."""
-    return " and ".join(f"{value:.1f} points {ACCURACIES[key]}" for key, value in differences.items())
+def _span(change: Change, *, percent: bool = True) -> str:
+    return f"from {_ends(change, percent)} ({_interval(change, percent)})"
+
+
+def _ends(change: Change, percent: bool) -> str:
+    return " to ".join(f"{x:.1f} %" if percent else f"{x:.3f}" for x in change[:2])
+
+
+def _interval(change: Change, percent: bool) -> str:
+    return f"{change.low:+.1f} to {change.high:+.1f} points" if percent else f"{change.low:+.3f} to {change.high:+.3f}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from srepr.config import Train, collect_settings, settings_for
+from srepr.config import Precision, Train, collect_settings, settings_for
 from srepr.data import load
 from srepr.data.sources import NAMED
 from srepr.errors import InputError, check, unknown
@@ -26,6 +26,7 @@ def experiments_for(
     epochs: int | None = None,
     data_dir: Path | None = None,
     out: Path,
+    precision: Precision = "32-true",
 ) -> list[Experiment]:
     """A table on each of its data sets.
 
@@ -49,7 +50,15 @@ def experiments_for(
         sources = sources or available_sources(table, data_dir)
         bases = [base_settings(name, epochs=epochs, data_dir=data_dir) for name in sources]
     return [
-        Experiment(table=table, base=base, seeds=seeds, out=out, data_dir=data_dir, checkpoints=checkpoints)
+        Experiment(
+            table=table,
+            base=base,
+            seeds=seeds,
+            out=out,
+            data_dir=data_dir,
+            checkpoints=checkpoints,
+            precision=precision,
+        )
         for base in bases
     ]
 

@@ -23,6 +23,8 @@ MIXUP = 0.2
 TEMPERATURES = (1.0, 2.0, 5.0, 10.0, 20.0)
 WEIGHT_DECAYS = (1e-4, 2e-4, 3e-4, 4e-4, 5e-4)
 SWA_RATES = (0.02, 0.01, 0.005, 0.001)
+PAPER = Retrain(solver="sgd")
+"""Stage 2 as in the paper: SGD with weight decay 5e-4."""
 PUBLISHED = {"cmo": "ride-cmo", "ride": "ride", "sade": "sade", "bcl": "bcl"}
 """Rows of the paper by a word in the file name of a checkpoint: the tensors of RIDE and SADE look the same."""
 
@@ -41,7 +43,7 @@ class Row:
     method: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     """Choices of the method that the row changes."""
-    retrain: Retrain = field(default_factory=Retrain)
+    retrain: Retrain = PAPER
     """Stage 2, up to the seed."""
     cold: bool = False
     """Compute the features for this row alone, so that its time includes them."""
@@ -124,8 +126,8 @@ def temperature(base: Train) -> list[Row]:
     for tau in TEMPERATURES:
         name = f"temperature-{tau:g}"
         row = replace(head(base, "srepr"), name=name, label=f"tau = {tau:g}", varied={"temperature": tau})
-        if tau != Retrain().temperature:
-            row = replace(row, head=f"srepr-{name}", retrain=Retrain(temperature=tau))
+        if tau != PAPER.temperature:
+            row = replace(row, head=f"srepr-{name}", retrain=replace(PAPER, temperature=tau))
         rows.append(row)
     return rows
 
@@ -162,7 +164,7 @@ def cost(base: Train) -> list[Row]:
                 name=f"{method}-{factor}x{kept}",
                 label=f"{row.label}, {epochs} epochs, {'cached features' if kept else 'on the fly'}",
                 head=f"cost-{method}-{epochs}-epochs{kept}",
-                retrain=Retrain(epochs=epochs, on_the_fly=on_the_fly),
+                retrain=replace(PAPER, epochs=epochs, on_the_fly=on_the_fly),
                 cold=True,
                 varied={"retrain_epochs": epochs, "on_the_fly": on_the_fly},
             )

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from srepr.config import Machine, Retrain, Stage1, Train, settings_for
+from srepr.config import Machine, Precision, Retrain, Stage1, Train, settings_for
 from srepr.data.sources import NAMED
 from srepr.errors import check
 from srepr.importing.start import start_network
@@ -89,6 +89,7 @@ class Experiment:
     out: Path
     data_dir: Path | None = None
     checkpoints: tuple[Path, ...] = ()
+    precision: Precision = "32-true"
 
     def __post_init__(self) -> None:
         check(self.seeds >= 1, f"`seeds` is {self.seeds}: at least 1 is needed")
@@ -163,7 +164,9 @@ def plan(experiment: Experiment) -> list[Piece]:
     return list(pieces.values())
 
 
-def carry_out(pieces: Sequence[Piece], *, data_dir: Path | None = None, workers: int = 0) -> Results:
+def carry_out(
+    pieces: Sequence[Piece], *, data_dir: Path | None = None, workers: int = 0, precision: Precision = "32-true"
+) -> Results:
     """Do the work that is left, and return the metrics of every run folder."""
     left = [piece for piece in pieces if not piece.done]
     results: Results = {piece.run: {} for piece in pieces}
@@ -173,7 +176,7 @@ def carry_out(pieces: Sequence[Piece], *, data_dir: Path | None = None, workers:
         metrics = results[piece.run]
         if isinstance(piece, Training):
             start = None if piece.start is None else partial(start_network, piece.start)
-            machine = Machine(workers=workers)
+            machine = Machine(workers=workers, precision=precision)
             metrics |= train(piece.train, piece.run, data_dir=data_dir, machine=machine, start=start)
         else:
             with cold_cache(piece) as cache:

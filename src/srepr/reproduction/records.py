@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from srepr.config import Retrain, Stage1, Train, collect_settings, settings_for
+from srepr.config import Precision, Retrain, Stage1, Train, collect_settings, settings_for
 from srepr.reproduction.experiments import EVERYTHING, TABLES, Row, head_name
 from srepr.reproduction.plan import Experiment, Results
 from srepr.run.folder import flag, flatten
@@ -38,7 +38,7 @@ def records(experiment: Experiment, results: Results) -> list[Record]:
             "part": part,
             **{name: measured.get(name) for name in EVERYTHING},
             "seconds": metrics.get("seconds") if row.head else stage1_seconds(run, row.stage1),
-            "command": command(row, settings, run, experiment.data_dir),
+            "command": command(row, settings, run, experiment.data_dir, experiment.precision),
         }
         found.append(record | ({"diverged": metrics["diverged"]} if "diverged" in metrics else {}))
     return found
@@ -65,14 +65,16 @@ def stage1_seconds(run: Path, stage1: Stage1) -> float | None:
     return round(sum(seconds), 1) if seconds else None
 
 
-def command(row: Row, settings: Train, run: Path, data_dir: Path | None = None) -> str:
+def command(
+    row: Row, settings: Train, run: Path, data_dir: Path | None = None, precision: Precision = "32-true"
+) -> str:
     """The commands that make a row.
 
     >>> from srepr.reproduction.experiments import head
     >>> settings = replace(settings_for("digits-lt"), epochs=4, baseline=True, seed=1)
     >>> print(command(head(settings, "crt"), settings, Path("O/stage1/run")).replace(" && ", chr(10)))
     srepr train digits-lt --epochs 4 --baseline --seed 1 --out O/stage1/run
-    srepr retrain O/stage1/run --method crt --seed 1
+    srepr retrain O/stage1/run --method crt --solver sgd --seed 1
     """
     recipe = settings_for(settings.source)
     train = [
@@ -80,6 +82,7 @@ def command(row: Row, settings: Train, run: Path, data_dir: Path | None = None) 
         *(["--from", str(row.start)] if row.start else []),
         *(["--data-dir", str(data_dir)] if data_dir else []),
         *flags(settings, collect_settings(recipe) if row.start else recipe),
+        *(["--precision", precision] if precision != "32-true" else []),
         *("--out", str(run)),
     ]
     if row.head is None:
@@ -98,8 +101,8 @@ def command(row: Row, settings: Train, run: Path, data_dir: Path | None = None) 
 def flags(settings: Train | Retrain, default: Train | Retrain) -> list[str]:
     """The options that turn the default settings into these.
 
-    >>> flags(Retrain(temperature=5, on_the_fly=True), Retrain())
-    ['--on-the-fly', '--temperature', '5']
+    >>> flags(Retrain(temperature=5, solver="sgd"), Retrain())
+    ['--solver', 'sgd', '--temperature', '5']
     """
     usual = flatten(asdict(default))
     words = []

@@ -124,14 +124,15 @@ def summary(run: Run, draws: Draws) -> dict[str, Any]:
       `quartiles` of the NLL, its mean `per_class`.
     - ensemble, single: acc, nll and ece of 1..M averaged draws, and of the averaged network, with `classifier`.
     - weight_norms, marginal, reliability, per_class, metrics, each `before` and `after`: |w_k| of each class, the mean
-      test probability of each class, the reliability diagram, the accuracy of each class, the table's metrics.
+      test probability of each class, the reliability diagram, the accuracy of each class, the table's metrics
+      (with both views if the test set is not balanced).
 
     A value is None where nothing can be said: no example of a class, no spread, a head without a weight per class.
     """
     names = {"before": draws.before, "after": draws.head}
     instances, classes = draws.instances, len(run.data.counts)
     measured = {when: run.measure(name) for when, name in names.items()}
-    metrics = {when: result.metrics for when, result in measured.items()}
+    metrics = {when: run.judge(name).metrics for when, name in names.items()}
     single = run.measure(draws.classifier).metrics
     return {
         "head": draws.head,
@@ -157,7 +158,10 @@ def summary(run: Run, draws: Draws) -> dict[str, Any]:
         "marginal": {when: result.marginal.tolist() for when, result in measured.items()},
         "reliability": {when: found["bins"] for when, found in metrics.items()},
         "per_class": {when: found["per_class"] for when, found in metrics.items()},
-        "metrics": {when: {name: found[name] for name in COLUMNS} for when, found in metrics.items()},
+        "metrics": {
+            when: {name: found[name] for name in (*COLUMNS, "tested", "views") if name in found}
+            for when, found in metrics.items()
+        },
     }
 
 

@@ -6,7 +6,7 @@ NAME         heads/NAME, a re-trained classifier on one of them
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from srepr.balance import Shares
 from srepr.config import Retrain, Stage1
 from srepr.data import LongTailData
 from srepr.data.about import About
@@ -29,9 +30,10 @@ from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
 from srepr.run import checkpoints
 from srepr.run.folder import STAGE_1, head_notes, load_run_data, require_network
-from srepr.run.load import choose_head
+from srepr.run.load import choose_head, expected_prior
 from srepr.storage.arrays import ArrayFolder
 from srepr.storage.files import read_json
+from srepr.views import Judged, judge
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,11 @@ class Frozen:
         metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
         return measure(self.outputs(head, examples), metrics, weights)
 
+    def judge(self, head: nn.Module, examples: Examples, expects: Shares | None = None) -> Judged:
+        """A head on a part of the data, in both views if that is not balanced."""
+        metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
+        return judge(self.outputs(head, examples), metrics, examples.labels, expects=expects)
+
 
 def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
     """A network of a run, with its posterior; around the SGD baseline that is one without spread.
@@ -115,6 +122,10 @@ class TrainedClassifier(NamedTuple):
     note: dict[str, Any]
     """Its settings and metrics; empty for the classifiers of stage 1."""
 
+    def expects(self, counts: Sequence[int]) -> list[float] | None:
+        """The class shares that a re-trained head expects; None for stage 1, which no view moves."""
+        return expected_prior(self.note, counts) if self.note else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
@@ -124,7 +135,7 @@ class Run:
     data: LongTailData
     networks: dict[Stage1, Frozen]
     classifiers: dict[str, TrainedClassifier]
-    _measured: dict[str, Measured] = field(default_factory=dict, init=False, repr=False)
+    _judged: dict[str, Judged] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def part(self) -> Examples:
@@ -139,12 +150,17 @@ class Run:
         names = {name: classifier.stage1 for name, classifier in self.classifiers.items()}
         return choose_head(self.path, names, head, retrained=retrained)
 
+    def judge(self, name: str) -> Judged:
+        """A classifier on `part`, in both views if that is not balanced, measured once."""
+        if name not in self._judged:
+            classifier = self.classifiers[name]
+            frozen = self.networks[classifier.stage1]
+            self._judged[name] = frozen.judge(classifier.head, self.part, classifier.expects(frozen.about.counts))
+        return self._judged[name]
+
     def measure(self, name: str) -> Measured:
-        """A classifier on `part`, measured once."""
-        if name not in self._measured:
-            stage1, head, _ = self.classifiers[name]
-            self._measured[name] = self.networks[stage1].measure(head, self.part)
-        return self._measured[name]
+        """A classifier on `part` as it is, measured once."""
+        return self.judge(name).plain
 
 
 def open_run(path: Path, *, data_dir: Path | None = None, workers: int = 0, quiet: bool = False) -> Run:

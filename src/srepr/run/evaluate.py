@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from srepr.balance import Shares
 from srepr.data import LongTailData
 from srepr.data.arrays import read_labelled
 from srepr.data.examples import ArrayExamples, Examples
 from srepr.data.workers import batches
-from srepr.errors import InputError, unknown
+from srepr.errors import InputError
 from srepr.metrics import LongTailMetrics, measure
 from srepr.models.call import eval_mode
 from srepr.progress import Progress
-from srepr.run.checkpoints import load_classifier
+from srepr.run.checkpoints import load_classifier, load_facts
 from srepr.run.classifiers import Frozen, open_run
 from srepr.run.folder import head_notes, sole_writer
 from srepr.storage.files import read_json, write_json
+from srepr.views import judge, prior_weights
 
 BATCH = 250
 
@@ -38,11 +38,14 @@ def measure_network(
     rank: int = 0,
     world_size: int = 1,
     prior: str = "test",
+    expects: Shares | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """The metrics of a network on one part of a data set; with several processes, each takes its share of it.
 
-    `prior` re-weights the examples as `prior_weights` says.
+    A part that is not balanced is measured in both views (`srepr.views`); `expects` are the class shares that a
+    re-trained classifier expects. Another `prior` than "test" re-weights the examples as `prior_weights` says, and
+    there are no views.
     """
     network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     device = next(network.parameters()).device
@@ -57,7 +60,9 @@ def measure_network(
 
     with torch.inference_mode(), eval_mode(network), Progress("evaluate", total=len(parts), quiet=quiet) as progress:
         metrics = LongTailMetrics(counts).to(device)
-        return measure(outputs(), metrics, None if weights is None else weights[share]).metrics
+        if weights is not None:
+            return measure(outputs(), metrics, weights[share]).metrics
+        return judge(outputs(), metrics, examples.labels, share=share, expects=expects).metrics
 
 
 def on_parts(data: LongTailData, metrics: Callable[[Examples], dict[str, Any]]) -> dict[str, Any]:
@@ -89,56 +94,42 @@ def evaluate_run(
         for note in head_notes(path):
             kept = read_json(note)["metrics"]
             if note.stem in run.classifiers:
-                stage1, head, _ = run.classifiers[note.stem]
-                frozen = run.networks[stage1]
-                kept = measure_head(frozen, head, run.data, prior) | {"seconds": kept["seconds"]}
+                classifier = run.classifiers[note.stem]
+                frozen = run.networks[classifier.stage1]
+                expects = classifier.expects(frozen.about.counts)
+                measured = measure_head(frozen, classifier.head, run.data, prior, expects=expects)
+                kept = measured | {"seconds": kept["seconds"]}
             results[note.stem] = kept
         if prior == "test" and finished:
             write_json(path / "results.json", results)
     return results
 
 
-def measure_head(frozen: Frozen, head: nn.Module, data: LongTailData, prior: str = "test") -> dict[str, Any]:
-    """The metrics of a head on both parts, from cached features."""
+def measure_head(
+    frozen: Frozen, head: nn.Module, data: LongTailData, prior: str = "test", *, expects: Shares | None = None
+) -> dict[str, Any]:
+    """The metrics of a head on both parts, from cached features; it expects equal classes by default."""
+    expects = [1.0] * len(frozen.about.counts) if expects is None else expects
 
     def metrics(part: Examples) -> dict[str, Any]:
-        return frozen.measure(head, part, prior_weights(prior, frozen.about.counts, part.labels)).metrics
+        weights = prior_weights(prior, frozen.about.counts, part.labels)
+        if weights is not None:
+            return frozen.measure(head, part, weights).metrics
+        return frozen.judge(head, part, expects).metrics
 
     return on_parts(data, metrics)
 
 
 def evaluate_file(path: Path, arrays: Path) -> dict[str, Any]:
-    """The metrics of a saved network or exported classifier on the arrays x, y (or x_test, y_test) of a file."""
+    """The metrics of a saved network or exported classifier on the arrays x, y (or x_test, y_test) of a file.
+
+    A classifier that was exported with a prior keeps it in both views.
+    """
     classifier = load_classifier(path)
     about = classifier.description
     inputs, labels = read_labelled(arrays, about.class_names)
     if inputs.shape[1:] != about.shape:
         raise InputError(f"{arrays} has inputs of shape {inputs.shape[1:]}, {path} takes {about.shape}.")
     part = ArrayExamples(inputs, labels, about.class_names, about.mean, about.std)
-    return measure_network(classifier, part, about.counts)
-
-
-def prior_weights(prior: str, counts: Sequence[int], labels: npt.NDArray[np.int64]) -> Tensor | None:
-    """Weights [N] that make a test set stand for another class prior; None for the prior that it has.
-
-    `test` is that prior; `uniform` gives every class the same share; `forwardR` and `backwardR` are long tails
-    with imbalance R, in the order of the training counts and against it: share_k ~ R^(-rank_k / (K - 1)).
-
-    >>> prior_weights("forward4", [90, 10], np.array([0, 1, 1, 1]))
-    tensor([3.2000, 0.2667, 0.2667, 0.2667], dtype=torch.float64)
-    """
-    if prior == "test":
-        return None
-    shares = np.bincount(labels, minlength=len(counts)) / len(labels)
-    target = np.full(len(counts), 1 / len(counts))
-    if prior != "uniform":
-        match = re.fullmatch(r"(forward|backward)(\d+)", prior)
-        if not match or int(match[2]) < 1:
-            known = ["test", "uniform", "forward50", "backward50"]
-            raise unknown("test prior", prior, known, hint=" (any imbalance)")
-        rank = np.empty(len(counts))
-        rank[np.argsort(-np.asarray(counts), kind="stable")] = np.linspace(0, 1, len(counts))
-        target = float(match[2]) ** (-rank if match[1] == "forward" else rank - 1)
-    target = np.where(shares > 0, target, 0)
-    target = target / target.sum()
-    return torch.from_numpy((target / np.where(shares > 0, shares, 1))[labels])
+    moved = classifier.shift is None and "method" in load_facts(path)
+    return measure_network(classifier, part, about.counts, expects=classifier.expects if moved else None)

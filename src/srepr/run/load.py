@@ -5,6 +5,7 @@ Nothing of the training is imported here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from srepr.storage.files import read_json
 
 
 def choose_head(path: Path, known: dict[str, Stage1], head: str | None, *, retrained: bool = False) -> str:
-    """The given head, or the default one: `srepr`, or else the newest on the averaged network, or else the newest.
+    """The given head, or the default one: `auto`, `srepr`, or else the newest on the averaged network, or the newest.
 
     `known` maps each classifier, the oldest first, to its network. Without any re-trained one the averaged network is
     the default, unless `retrained` asks for a head.
@@ -37,14 +38,14 @@ def choose_head(path: Path, known: dict[str, Stage1], head: str | None, *, retra
             raise InputError(f"{path} has no re-trained classifier. Make one with: srepr retrain {path}")
         return "swa"
     averaged = [name for name in heads if known[name] == "swa"]
-    return "srepr" if "srepr" in heads else (averaged or heads)[-1]
+    return next((name for name in ("auto", "srepr") if name in heads), (averaged or heads)[-1])
 
 
 def load(path: str | Path, head: str | None = None) -> Classifier:
     """Read a classifier from a run folder or an exported file, ready to predict; no data are needed.
 
-    `head` is a head of the run, or `swa` or `sgd` for a network of stage 1. By default it is `srepr`, or else the
-    newest head on the averaged network. The classifier knows its class names and how inputs are prepared:
+    `head` is a head of the run, or `swa` or `sgd` for a network of stage 1. By default it is `auto`, `srepr`, or
+    else the newest head on the averaged network. The classifier knows its class names and how inputs are prepared:
     `classifier.predict("photo.jpg")` works as on the command line.
 
     >>> load("nothing")
@@ -61,9 +62,17 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
         return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
     network, about = checkpoints.load_model(path / STAGE_1[note["stage1"]])
     network = replace_classifier(network, "fc", checkpoints.load_head(path / "heads" / f"{name}.safetensors"))
-    rho, temperature = (float(note["settings"][key]) for key in ("rho", "temperature"))
-    expects = Method(**note["method"]).expected_prior(about.counts, rho)
-    return checkpoints.ready(network, about, temperature=temperature, expects=expects)
+    temperature = float(note.get("dirichlet_temperature", note["settings"]["temperature"]))
+    return checkpoints.ready(network, about, temperature=temperature, expects=expected_prior(note, about.counts))
+
+
+def expected_prior(note: Mapping[str, Any], counts: Sequence[int]) -> list[float]:
+    """The class shares that a head expects, by its note and the training counts.
+
+    >>> expected_prior({"method": {"head": "linear", "balance": "la"}, "settings": {"rho": 0.5}}, [16, 4])
+    [4.0, 2.0]
+    """
+    return Method(**note["method"]).expected_prior(counts, float(note["settings"]["rho"]))
 
 
 def find_head(path: Path, head: str | None = None) -> tuple[str, dict[str, Any]]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from srepr.config import Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
 from srepr.errors import InputError
-from srepr.methods import Method
+from srepr.methods import Method, choices
 from srepr.representation import Diverged
-from srepr.retraining import train_head
+from srepr.retraining import choosable, retrain_head
 from srepr.run.checkpoints import save_head
 from srepr.run.classifiers import Frozen, open_network
 from srepr.run.evaluate import measure_head
@@ -23,7 +24,7 @@ from srepr.storage.files import plain, read_json, write_json
 
 def retrain_run(
     run: Path,
-    methods: dict[str, Method],
+    methods: Mapping[str, Method | Literal["auto"]],
     settings: Retrain | None = None,
     *,
     stage1: Stage1 = "swa",
@@ -36,9 +37,10 @@ def retrain_run(
 ) -> dict[str, dict[str, Any]]:
     """Train a head for each (name, method) on the run's network, write heads/NAME, and return their metrics.
 
-    All heads share one feature cache, in the run or in the folder `cache`. A head that exists with the same settings
-    is kept; with other settings it is refused. A method that diverges is reported in its metrics (`diverged`), and the
-    others continue.
+    The method `auto` chooses among several on the validation set of the run, which also chooses the penalty of a named
+    method. Without a validation set the defaults are used. All heads share one feature cache, in the run or in the
+    folder `cache`. A head that exists with the same settings is kept; with other settings it is refused. A method that
+    diverges is reported in its metrics (`diverged`), and the others continue.
 
     >>> from srepr.methods import METHODS
     >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
@@ -56,53 +58,75 @@ def retrain_run(
         settings,
         epochs=settings.epochs or stage2_epochs(trained["epochs"]),
         batch_size=settings.batch_size or trained["batch_size"],
-        weight_decay=settings.decay(len(frozen.about.counts)),
     )
+    draws = stage1 == "swa" and "imported" not in trained
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)
     data = load_run_data(run, data_dir)
     with sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
         results = read_json(run / "results.json")
-        made_of = {
-            name: {"stage1": stage1, "method": asdict(how), "settings": asdict(settings)}
+        asked = {
+            name: {"stage1": stage1, "method": how if how == "auto" else asdict(how), "settings": asdict(settings)}
             for name, how in methods.items()
         }
-        kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in made_of.items()}
+        kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in asked.items()}
         for name, how in methods.items():
-            results[name] = kept[name] or make_head(frozen, name, how, settings, made_of[name], data)
+            among = choices("auto", draws=draws) if how == "auto" else {name: how}
+            results[name] = kept[name] or make_head(frozen, name, among, settings, asked[name], data)
             write_json(run / "results.json", results)
     return {name: results[name] for name in methods}
 
 
-def _check_possible(run: Path, name: str, how: Method, stage1: Stage1, trained: dict[str, Any]) -> None:
+def _check_possible(
+    run: Path, name: str, how: Method | Literal["auto"], stage1: Stage1, trained: dict[str, Any]
+) -> None:
     if not re.fullmatch(r"\w[\w.+-]*", name) or name in STAGE_1:
         raise InputError(f"a head cannot be called {name!r}. Use letters, digits, '-', '+', '.' and '_'.")
-    if how.representation == "swag" and stage1 == "sgd":
+    if how == "auto" or how.representation != "swag":
+        return
+    if stage1 == "sgd":
         raise InputError(f"{name} draws from the posterior, and the SGD baseline has none. Set `stage1` to swa.")
-    if how.representation == "swag" and "imported" in trained:
+    if "imported" in trained:
         collect = f"srepr train {trained['source']} --from {run} --out NEW"
         raise InputError(f"{name} draws from a posterior, and an imported network has none. Collect one: {collect}")
 
 
 def make_head(
-    frozen: Frozen, name: str, how: Method, settings: Retrain, made_of: dict[str, Any], data: LongTailData
+    frozen: Frozen,
+    name: str,
+    methods: Mapping[str, Method],
+    settings: Retrain,
+    asked: dict[str, Any],
+    data: LongTailData,
 ) -> dict[str, Any]:
-    """Train, measure and write one head; its metrics, or `diverged` with the reason."""
+    """Choose, train, measure and write one head; its metrics, or `diverged` with the reason."""
     began = time.monotonic()
-    source = frozen.features(data.train, how.representation, settings, augment=True)
+    reads = [how.representation for how in methods.values() if how.representation != "deterministic"]
+    source = frozen.features(data.train, reads[0] if reads else "deterministic", settings, augment=True)
+    held = None
+    if data.validation is not None and choosable(methods, settings, frozen.layer):
+        held = frozen.features(data.validation, "deterministic", replace(settings, views=1), augment=False).epoch(0)
     note, weights = (frozen.run / "heads" / f"{name}.{suffix}" for suffix in ("json", "safetensors"))
+    made_of = asked
     try:
-        head = train_head(source, frozen.layer, frozen.about.counts, how, settings, quiet=frozen.quiet)
+        made = retrain_head(
+            source, frozen.layer, frozen.about.counts, methods, settings, held=held, quiet=frozen.quiet
+        )
     except Diverged as error:
         metrics: dict[str, Any] = {"diverged": str(error)}
         note.unlink(missing_ok=True)
         weights.unlink(missing_ok=True)
     else:
         seconds = round(time.monotonic() - began, 2)
-        metrics = {**measure_head(frozen, head, data), "seconds": seconds}
+        expects = made.method.expected_prior(frozen.about.counts, settings.rho)
+        metrics = {**measure_head(frozen, made.head, data, expects=expects), "seconds": seconds}
+        made_of = {**asked, "method": asdict(made.method), "settings": asdict(made.settings), "asked": asked}
+        made_of["dirichlet_temperature"] = made.temperature
+        if made.choice is not None:
+            made_of["choice"] = {"on": made.choice.note, "candidates": made.choice.table}
         note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old note
-        save_head(weights, head, made_of)
+        save_head(weights, made.head, made_of)
     write_json(note, {**made_of, "metrics": metrics})
     return metrics
 
@@ -117,11 +141,30 @@ def kept_metrics(run: Path, name: str, made_of: dict[str, Any]) -> dict[str, Any
     if not file.exists():
         return None
     found = read_json(file)
-    metrics: dict[str, Any] = found.pop("metrics")
-    old, new = ({"stage1": made["stage1"], **made["method"], **made["settings"]} for made in (found, plain(made_of)))
+    metrics: dict[str, Any] = found["metrics"]
+    old, new = (
+        {"stage1": made["stage1"], "method": made["method"], "solver": "sgd", **made["settings"]}  # 0.1.0 had no other
+        for made in (found.get("asked", found), plain(made_of))
+    )
     changed = differences(old, new)
     if changed:
         raise InputError(
             f"{run} has a head {name!r} with other settings: {changed}. Choose another `name`, or set `overwrite`."
         )
     return metrics
+
+
+def choices_made(run: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """How the heads of these names were chosen; without candidates if there was nothing to choose on.
+
+    Heads without a choice to make are left out.
+
+    >>> choices_made(getfixture("tmp_path"), [])
+    {}
+    """
+    notes = {name: read_json(run / "heads" / f"{name}.json") for name in names}
+    return {
+        name: note.get("choice", {"on": "", "candidates": []})
+        for name, note in notes.items()
+        if "choice" in note or note.get("asked", {}).get("method") == "auto"
+    }

@@ -67,6 +67,7 @@ def train(
     data_dir: Path | None = None,
     machine: Machine | None = None,
     start: Callable[[LongTailData], Start] | None = None,
+    quiet: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Train, average, recompute BatchNorm, evaluate; the metrics of `swa` (and `sgd`), as in `R/results.json`.
 
@@ -106,7 +107,7 @@ def train(
             fabric.launch()
             with failing_together(out):
                 try:
-                    run_branches(settings, about, data, machine, fabric, out, given)
+                    run_branches(settings, about, data, machine, fabric, out, given, quiet=quiet)
                 except Diverged as error:
                     kept = f" The last good state is in {out / 'state'}." if folder.newest_state(out) else ""
                     raise InputError(f"{error}{kept} Train into a new folder.") from None
@@ -144,13 +145,15 @@ def run_branches(
     fabric: Fabric,
     out: Path,
     given: Start | None = None,
+    *,
+    quiet: bool = False,
 ) -> None:
     """Train, and write each branch's network when it is finished; the results come last and mark the end."""
     leads = fabric.global_rank == 0
 
     def finish(name: Stage1, network: nn.Module) -> None:
         options: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size}
-        options |= {"workers": machine.workers, "quiet": not leads}
+        options |= {"workers": machine.workers, "quiet": quiet or not leads}
         metrics = on_parts(data, lambda part: measure_network(network, part, about.counts, **options))
         if leads:
             write_json(out / "state" / f"{name}.json", metrics)
@@ -162,7 +165,7 @@ def run_branches(
         network = network.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if given is not None:
             finish("sgd", network)
-        for branch, learner in train_representation(network, data.train, settings, machine, fabric, out):
+        for branch, learner in train_representation(network, data.train, settings, machine, fabric, out, quiet=quiet):
             average = branch == "swa"
             finish(branch, averaged(learner, data, settings, machine, fabric) if average else learner.network)
             if average and leads:
@@ -176,7 +179,14 @@ def run_branches(
 
 
 def train_representation(
-    network: nn.Module, train: Examples, settings: Train, machine: Machine, fabric: Fabric, run: Path
+    network: nn.Module,
+    train: Examples,
+    settings: Train,
+    machine: Machine,
+    fabric: Fabric,
+    run: Path,
+    *,
+    quiet: bool = False,
 ) -> Iterator[tuple[Stage1, Learner]]:
     """Run the plan from where the run folder stands to its end, yielding the learner after each branch's last epoch.
 
@@ -197,7 +207,7 @@ def train_representation(
     saved = began = time.monotonic()
     before = sums[2]
     done = position[0] * steps + position[1]
-    with Progress("train", total=len(epochs) * steps, done=done, quiet=not writes) as progress:
+    with Progress("train", total=len(epochs) * steps, done=done, quiet=quiet or not writes) as progress:
         for moment in descend(
             learner,
             epochs,

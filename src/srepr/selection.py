@@ -1,0 +1,290 @@
+"""The choice of the re-training on data that stage 1 has not seen: which method, which penalty, which temperature.
+
+A candidate is solved on the training features, its logits on held-out features are divided by the temperature that
+suits them best, and candidates are compared by their class-balanced negative log-likelihood, in which every class
+counts the same:
+
+    score = (1 / K) sum_k mean over the held-out examples of class k of -log softmax(z / T)[k]
+
+Held out is a validation set or, for features of a network that has not been trained on them, each fold of a stratified
+cross-validation in turn. The penalties of a method are tried from the largest on, until the score gets worse. A method
+wins if no simpler one is within one standard error of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from srepr.config import Retrain
+from srepr.data.longtail import Indices, Labels
+from srepr.errors import InputError
+from srepr.features import Array, EpochFeatures
+from srepr.methods import Method
+from srepr.progress import Progress
+from srepr.solver import Distillation, Problem, Solution
+
+PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+DISTILL_WEIGHTS = (0.5, 0.8)
+FOLDS = 5
+ROUGH = 1e-3  # tolerance of a candidate; the winner is solved again to the solver's own
+NEAR = 4.0  # times the penalty of a simpler method with the same balance: where the path of another begins
+LARGE = 2e10  # multiplications in one pass over the data: beyond, one fold stands for all
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A way to re-train: a method with its penalty and, for a method that distils, the weight of the distillation."""
+
+    name: str
+    method: Method
+    penalty: float
+    distillation: Distillation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """A candidate on the held-out data."""
+
+    candidate: Candidate
+    temperature: float
+    """By which its logits are divided."""
+    nll: Tensor = field(repr=False)
+    """-log p(y) of each held-out example [N]."""
+    labels: Tensor = field(repr=False)
+    accuracy: float
+    """Class-balanced."""
+
+    @property
+    def mean(self) -> float:
+        """Class-balanced mean of the NLL."""
+        return float((self.weights * self.nll).sum())
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """Weights [N] that sum to 1 and under which every class counts the same."""
+        return class_weights(self.labels)
+
+    def excess(self, other: Score) -> tuple[float, float]:
+        """How much worse this is than another candidate, and the standard error of that (paired by example)."""
+        difference = self.nll - other.nll
+        mean = float((self.weights * difference).sum())
+        return mean, float((self.weights * (difference - mean)).square().sum().sqrt())
+
+    def row(self) -> dict[str, Any]:
+        """The candidate in the table of the choice."""
+        distil = self.candidate.distillation
+        return {
+            "method": self.candidate.name,
+            "penalty": self.candidate.penalty,
+            "distill_weight": None if distil is None else distil.weight,
+            "temperature": round(self.temperature, 4),
+            "balanced_acc": self.accuracy,
+            "nll": self.mean,
+        }
+
+
+class Choice(NamedTuple):
+    """The chosen candidate and how it was chosen."""
+
+    score: Score
+    table: list[dict[str, Any]]
+    """The best candidate of each method, and by how much the others were worse; the chosen one is marked."""
+    note: str
+    """On what the candidates were compared, in words."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples to solve on, and held-out features [N, L] with their labels."""
+
+    train: EpochFeatures
+    rows: Indices | None
+    features: Array
+    labels: Labels
+
+
+def class_weights(labels: Tensor) -> Tensor:
+    """Weights [N] that sum to 1, under which every class that occurs counts the same.
+
+    >>> class_weights(torch.tensor([0, 0, 1]))
+    tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
+    """
+    counts = torch.bincount(labels).double()
+    return 1 / counts[labels] / (counts > 0).sum()
+
+
+def best_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature T at which the class-balanced NLL of softmax(z / T) is smallest, between 1/20 and 20.
+
+    >>> confident = torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
+    >>> round(best_temperature(confident, torch.tensor([0, 0, 1, 1])), 2)
+    8.19
+    """
+    weights = class_weights(labels)
+
+    def nll(log_temperature: float) -> float:
+        losses = F.cross_entropy(logits.double() * math.exp(-log_temperature), labels, reduction="none")
+        return float(weights @ losses)
+
+    found = minimize_scalar(nll, bounds=(-math.log(20), math.log(20)), method="bounded", options={"xatol": 1e-3})
+    return math.exp(found.x)
+
+
+def deal_folds(features: Array, labels: Labels, folds: int = FOLDS, *, seed: int = 0) -> Labels:
+    """The fold in which each example is held out, -1 for a class whose examples are all the same.
+
+    Each class is dealt out along a random direction of the features. So the folds depend neither on the order nor on
+    the scale of the data, and copies of an example stay together.
+
+    >>> deal_folds(np.array([[1.0], [3.0], [3.0], [2.0], [9.0]]), np.array([0, 0, 0, 0, 1]), folds=3).tolist()
+    [0, 2, 2, 1, -1]
+    """
+    direction = np.random.default_rng(seed).normal(size=features.shape[1])
+    along = features.astype(np.float64) @ direction
+    along = (along - along.mean()) / (along.std() or 1.0)
+    fold = np.full(len(labels), -1)
+    for k in np.unique(labels):
+        members = np.flatnonzero(labels == k)
+        different, rank = np.unique(along[members].round(6), return_inverse=True)
+        if len(different) > 1:
+            fold[members] = (rank + k) % folds
+    return fold
+
+
+def cross_validation(features: EpochFeatures, classes: int, *, seed: int = 0) -> tuple[list[Split], str]:
+    """The folds of a stratified cross-validation, and a note about them."""
+    mean = np.asarray(features.mean)
+    work = len(features.stochastic) * mean.size * classes
+    fold = deal_folds(mean, features.labels, seed=seed)
+    splits = []
+    for number in range(FOLDS):
+        held = fold == number
+        if held.any():
+            splits.append(Split(features, np.flatnonzero(~held), mean[held], features.labels[held]))
+    if not splits:
+        raise InputError("no class has two different examples: there is nothing to hold out. Name a `method`.")
+    never = len(np.unique(features.labels[fold < 0]))
+    splits = splits[:1] if work > LARGE else splits
+    how = "one fold of the data" if len(splits) == 1 else f"{len(splits)}-fold cross-validation"
+    missing = f"; {never} of {classes} classes have too few examples to hold one out" if never else ""
+    return splits, how + missing
+
+
+def validation(train: EpochFeatures, held: EpochFeatures, classes: int) -> tuple[list[Split], str]:
+    """The one split into training and validation set, and a note about it."""
+    never = classes - len(np.unique(held.labels))
+    missing = f"; {never} of {classes} classes have no example in it" if never else ""
+    how = f"{len(held.labels):,} validation examples{missing}"
+    return [Split(train, None, np.asarray(held.mean), held.labels)], how
+
+
+def deterministic(features: EpochFeatures) -> EpochFeatures:
+    """Only the features of the averaged network; several views of it stay."""
+    return features if len(features.stochastic) == 1 else replace(features, stochastic=[features.mean])
+
+
+def candidates(methods: Mapping[str, Method], settings: Retrain) -> Iterator[list[Candidate]]:
+    """The candidates of each method, those with the largest penalty first.
+
+    Among several methods, those that distil are tried with several weights of the distillation, a list for each.
+
+    >>> from srepr.methods import METHODS
+    >>> [len(path) for path in candidates(METHODS, Retrain(penalty=0.1))][:3]
+    [1, 1, 1]
+    """
+    penalties = PENALTIES if settings.penalty is None else [settings.penalty]
+    for name, method in methods.items():
+        weights = DISTILL_WEIGHTS if len(methods) > 1 else [settings.distill_weight]
+        for weight in weights if method.distill else [None]:
+            distil = None if weight is None else Distillation(weight, settings.temperature)
+            yield [Candidate(name=name, method=method, penalty=p, distillation=distil) for p in penalties]
+
+
+def choose(
+    splits: Sequence[Split],
+    note: str,
+    methods: Mapping[str, Method],
+    classes: int,
+    settings: Retrain,
+    *,
+    quiet: bool = True,
+) -> Choice:
+    """Try the candidates of these methods, the simplest method first, and choose one."""
+    paths = list(candidates(methods, settings))
+    best: dict[str, Score] = {}
+    with Progress("choose", total=len(paths), quiet=quiet) as progress:
+        for path in paths:
+            name, balance = path[0].name, path[0].method.balance
+            simpler = [score.candidate.penalty for score in best.values() if score.candidate.method.balance == balance]
+            near = [candidate for candidate in path if not simpler or candidate.penalty < NEAR * max(simpler)]
+            score = descend_path(near, splits, classes, settings.rho)
+            if name not in best or score.mean < best[name].mean:
+                best[name] = score
+            progress.advance()
+    winner = min(best.values(), key=lambda score: score.mean)
+    chosen = next(score for score in best.values() if not_worse(*score.excess(winner)))
+    table = []
+    for score in best.values():
+        excess, error = score.excess(winner)
+        table.append({**score.row(), "excess": excess, "standard_error": error, "chosen": score is chosen})
+    return Choice(chosen, table, note)
+
+
+def not_worse(excess: float, error: float) -> bool:
+    """Whether a difference is within one standard error.
+
+    >>> not_worse(0.01, 0.02), not_worse(0.03, 0.02)
+    (True, False)
+    """
+    return excess <= error
+
+
+def descend_path(path: Sequence[Candidate], splits: Sequence[Split], classes: int, rho: float) -> Score:
+    """The best candidate of a list with falling penalties, up to the first that is worse than the one before."""
+    problems = []
+    for split in splits:
+        data = split.train if path[0].method.representation != "deterministic" else deterministic(split.train)
+        rows = np.arange(len(data.labels)) if split.rows is None else split.rows
+        counts = np.bincount(data.labels[rows], minlength=classes)
+        problems.append(Problem(data, counts.tolist(), path[0].method.balance, rho=rho, rows=rows))
+    best, starts = None, [None] * len(problems)
+    for candidate in path:
+        solved: list[Solution] = [
+            problem.solve(penalty=candidate.penalty, distillation=candidate.distillation, start=start, tolerance=ROUGH)
+            for problem, start in zip(problems, starts, strict=True)
+        ]
+        heads = [problem.linear(solution) for problem, solution in zip(problems, solved, strict=True)]
+        score = measure(candidate, heads, splits)
+        if best is not None and score.mean > best.mean:
+            break
+        best, starts = score, solved  # type: ignore[assignment]
+    assert best is not None
+    return best
+
+
+def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[Split]) -> Score:
+    """The score of the heads that a candidate gives on each split."""
+    with torch.no_grad():
+        pairs = zip(heads, splits, strict=True)
+        logits = torch.cat([head(torch.tensor(split.features, dtype=torch.float32)) for head, split in pairs]).double()
+    labels = torch.from_numpy(np.concatenate([split.labels for split in splits]))
+    temperature = best_temperature(logits, labels)
+    nll = F.cross_entropy(logits / temperature, labels, reduction="none")
+    right = (logits.argmax(1) == labels).double()
+    return Score(
+        candidate=candidate,
+        temperature=temperature,
+        nll=nll,
+        labels=labels,
+        accuracy=float(class_weights(labels) @ right),
+    )
