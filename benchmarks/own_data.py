@@ -22,6 +22,7 @@ import torch
 from scipy.special import softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.model_selection import StratifiedKFold
 from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 
@@ -64,8 +65,9 @@ def balanced_regression(X: Array, y: Array, X_test: Array, seed: int) -> Array:
 
 def adjusted_regression(X: Array, y: Array, X_test: Array, seed: int) -> Array:
     """C of the best cross-validated log loss, then p(k | x) / p(k): post-hoc logit adjustment."""
+    folds = StratifiedKFold(shuffle=True, random_state=seed)  # some tables are sorted
     model = LogisticRegressionCV(
-        scoring="neg_log_loss", max_iter=5000, random_state=seed, l1_ratios=(0.0,), use_legacy_attributes=False
+        cv=folds, scoring="neg_log_loss", max_iter=5000, l1_ratios=(0.0,), use_legacy_attributes=False
     )
     logs = np.log(model.fit(X, y).predict_proba(X_test).clip(1e-300))
     return softmax(logs - np.log(np.bincount(y) / len(y)), 1)

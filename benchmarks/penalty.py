@@ -5,13 +5,19 @@ python -m benchmarks.penalty
 Only development sets of `benchmarks.sets` take part, and of these only the training parts of seed 0. Frozen features
 are the rows themselves, standardised, under five-fold cross-validation. Trained features come from a small network
 that `srepr` trains on four fifths of the rows, with a posterior around it; the last fifth is held out. Each head is
-compared with the best penalty of its method on that set by class-balanced NLL.
+compared with the best penalty of its method on that set by class-balanced NLL. Three more sets of trained features are
+images, of which `--protocol holdout` keeps a tenth of the training part: the embedded digits and, where
+SREPR_TEST_DATA has them, both CIFARs under a ResNet-8.
 """
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from statistics import mean, median
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -21,17 +27,20 @@ import srepr
 from benchmarks.__main__ import RESULTS, about
 from benchmarks.sets import SETS, Set, present, splits
 from srepr.anymodel.fit import begin, captured
-from srepr.config import Optim, first_capture
+from srepr.config import Data, Optim, Retrain, first_capture, settings_for
 from srepr.data import stratified_holdout
 from srepr.features import Given
 from srepr.methods import METHODS
 from srepr.metrics import LongTailMetrics
 from srepr.representation import plan
+from srepr.run.retrain import retrain_run
+from srepr.run.train import train
 from srepr.selection import PENALTIES, class_weights, cross_validation, deterministic
 from srepr.solver import Problem
 from srepr.storage.files import write_json
 
 EPOCHS = 40
+IMAGE_EPOCHS = 20
 Row = dict[str, str | float]
 
 
@@ -89,6 +98,23 @@ def trained(data: Set) -> Iterator[Row]:
             yield {"features": "trained", "method": method, "penalty": penalty} | judged(logits, y[held])
 
 
+def images(source: str) -> Iterator[Row]:
+    """Each method and penalty on the features of a ResNet-8 that was trained on the same images."""
+    folder = os.environ.get("SREPR_TEST_DATA")
+    recipe = settings_for(source)
+    length = {} if source == "digits-lt" else {"epochs": IMAGE_EPOCHS, "network": "resnet8"}
+    settings = replace(recipe, data=Data(protocol="holdout"), **length)
+    methods = {f"{name}-{penalty}": (name, penalty) for name in ("la", "crt", "srepr") for penalty in PENALTIES}
+    with TemporaryDirectory() as place:
+        run = Path(place) / "run"
+        train(settings, run, data_dir=None if folder is None else Path(folder), quiet=True)
+        for label, (name, penalty) in methods.items():
+            metrics = retrain_run(run, {label: METHODS[name]}, Retrain(penalty=penalty), quiet=True)[label]
+            numbers = metrics["validation"]["views"]["equal"]
+            found = {key: numbers[key] for key in ("balanced_acc", "nll", "ece")}
+            yield {"features": "trained", "method": name, "penalty": penalty} | found
+
+
 def judged(logits: torch.Tensor, labels: np.ndarray) -> Row:
     y = torch.from_numpy(labels)
     metrics = LongTailMetrics([1] * logits.shape[1])
@@ -143,6 +169,12 @@ def main() -> None:
             found += [{"set": data.name, **row} for row in measure(data)]
             write_json(store, {"about": facts, "rows": found})
             print(data.name, measure.__name__, flush=True)
+    for source in ("digits-lt", "cifar10-lt", "cifar100-lt"):
+        if source != "digits-lt" and "SREPR_TEST_DATA" not in os.environ:
+            print(f"{source} is skipped: SREPR_TEST_DATA is not set.")
+        elif not any(row["set"] == source for row in found):
+            found += [{"set": source, **row} for row in images(source)]
+            write_json(store, {"about": facts, "rows": found})
     (RESULTS / "penalty.md").write_text(markdown(facts, found))
     print(markdown(facts, found))
 

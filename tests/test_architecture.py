@@ -10,7 +10,17 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "src" / "srepr"
 METHOD = {
     *("representation", "posterior", "features", "heads", "balance", "dirichlet", "objective", "methods"),
-    *("standardization", "solver", "selection", "retraining", "classifier", "metrics", "analysis", "views", "bootstrap"),
+    *(
+        "standardization",
+        "solver",
+        "selection",
+        "retraining",
+        "classifier",
+        "metrics",
+        "analysis",
+        "views",
+        "bootstrap",
+    ),
 }
 LAYERS = [
     {"errors", "config", "progress"},

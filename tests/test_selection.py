@@ -62,7 +62,7 @@ def test_a_class_of_one_example_is_always_trained_on_and_the_note_says_so():
     labels = np.append(LABELS[:-1], 4)
     folds, note = cross_validation(Given(FEATURES, labels).epoch(0), 5)
     assert all(97 in fold.rows for fold in folds)
-    assert note == "5-fold cross-validation; 1 of 5 classes have too few examples to hold one out"
+    assert note == "10-fold cross-validation; 1 of 5 classes have too few examples to hold one out"
 
 
 def test_without_anything_to_hold_out_the_choice_is_refused():
@@ -89,10 +89,11 @@ def test_the_temperature_is_the_optimum_of_a_fine_search():
     logits = 3 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0)) + 2 * F.one_hot(labels, 4)
 
     def nll(temperature):
-        return float((class_weights(labels) * F.cross_entropy(logits / temperature, labels, reduction="none")).sum())
+        loss = F.cross_entropy(logits / temperature, labels, reduction="none", label_smoothing=1 / 202)
+        return float(class_weights(labels) @ loss)
 
     best = optimize.brute(nll, [(0.1, 10)], Ns=500)
-    assert best_temperature(logits, labels) == pytest.approx(float(best[0]), rel=0.01)
+    assert best_temperature(logits, labels, doubt=1 / 202) == pytest.approx(float(best[0]), rel=0.01)
 
 
 def test_a_path_ends_at_its_best_penalty():
@@ -145,6 +146,14 @@ def test_paths_are_tried_from_the_largest_penalty():
     (path,) = candidates({"la": METHODS["la"]}, Retrain())
     assert [candidate.penalty for candidate in path] == sorted(PENALTIES, reverse=True)
     assert descend_path(path[-1:], splits, 4, 1.0).candidate.penalty == PENALTIES[-1]
+
+
+def test_a_few_right_answers_do_not_make_it_sure():
+    """Separable classes: the confidence is that of the rule of succession, (n + 1) / (n + 2)."""
+    labels = torch.arange(2).repeat(10)
+    logits = F.one_hot(labels, 2) * 5.0
+    confidence = (logits / best_temperature(logits, labels, 1 / 22)).softmax(1).amax(1)
+    torch.testing.assert_close(confidence, torch.full((20,), 1 - 0.5 / 22), atol=1e-3, rtol=0)
 
 
 # In `srepr.retrain`

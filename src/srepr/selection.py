@@ -6,6 +6,9 @@ counts the same:
 
     score = (1 / K) sum_k mean over the held-out examples of class k of -log softmax(z / T)[k]
 
+Of N different held-out examples a label counts as right with the probability 1 - 1 / (N + 2), the rule of succession:
+a candidate that makes no mistake on a few examples is not infinitely sure.
+
 Held out is a validation set or, for features of a network that has not been trained on them, each fold of a stratified
 cross-validation in turn. The penalties of a method are tried from the largest on, until the score gets worse. A method
 wins if no simpler one is within one standard error of it.
@@ -20,6 +23,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
@@ -29,16 +33,17 @@ from srepr.config import Retrain
 from srepr.data.longtail import Indices, Labels
 from srepr.errors import InputError
 from srepr.features import Array, EpochFeatures
-from srepr.methods import Method
+from srepr.methods import Method, title
 from srepr.progress import Progress
 from srepr.solver import Distillation, Problem, Solution
 
 PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 DISTILL_WEIGHTS = (0.5, 0.8)
-FOLDS = 5
+FOLDS, MANY_FOLDS = 5, 10
 ROUGH = 1e-3  # tolerance of a candidate; the winner is solved again to the solver's own
 NEAR = 4.0  # times the penalty of a simpler method with the same balance: where the path of another begins
-LARGE = 2e10  # multiplications in one pass over the data: beyond, one fold stands for all
+CHEAP = 2e7  # multiplications in one pass over the data: below, there are many folds
+LARGE = 2e10  # beyond, one fold stands for all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,7 @@ class Score:
         distil = self.candidate.distillation
         return {
             "method": self.candidate.name,
+            "title": title(self.candidate.name),
             "penalty": self.candidate.penalty,
             "distill_weight": None if distil is None else distil.weight,
             "temperature": round(self.temperature, 4),
@@ -123,7 +129,16 @@ def class_weights(labels: Tensor) -> Tensor:
     return 1 / counts[labels] / (counts > 0).sum()
 
 
-def best_temperature(logits: Tensor, labels: Tensor) -> float:
+def losses(logits: Tensor, labels: Tensor, doubt: float) -> Tensor:
+    """-log p(y) of each held-out example [N] whose label counts as right with the probability 1 - doubt.
+
+    >>> losses(torch.tensor([[9.0, 0.0]]), torch.tensor([0]), doubt=0.1)
+    tensor([0.4501])
+    """
+    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=doubt)
+
+
+def best_temperature(logits: Tensor, labels: Tensor, doubt: float = 0.0) -> float:
     """The temperature T at which the class-balanced NLL of softmax(z / T) is smallest, between 1/20 and 20.
 
     >>> confident = torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
@@ -133,11 +148,18 @@ def best_temperature(logits: Tensor, labels: Tensor) -> float:
     weights = class_weights(labels)
 
     def nll(log_temperature: float) -> float:
-        losses = F.cross_entropy(logits.double() * math.exp(-log_temperature), labels, reduction="none")
-        return float(weights @ losses)
+        return float(weights @ losses(logits.double() * math.exp(-log_temperature), labels, doubt))
 
     found = minimize_scalar(nll, bounds=(-math.log(20), math.log(20)), method="bounded", options={"xatol": 1e-3})
     return math.exp(found.x)
+
+
+def along_a_direction(features: Array, seed: int = 0) -> npt.NDArray[np.float64]:
+    """Where the examples [N] lie along a random direction, on a scale of unit variance; copies lie together."""
+    direction = np.random.default_rng(seed).normal(size=features.shape[1])
+    along = np.asarray(features, np.float64) @ direction
+    along = (along - along.mean()) / (along.std() or 1.0)
+    return np.round(along, 6)
 
 
 def deal_folds(features: Array, labels: Labels, folds: int = FOLDS, *, seed: int = 0) -> Labels:
@@ -149,13 +171,11 @@ def deal_folds(features: Array, labels: Labels, folds: int = FOLDS, *, seed: int
     >>> deal_folds(np.array([[1.0], [3.0], [3.0], [2.0], [9.0]]), np.array([0, 0, 0, 0, 1]), folds=3).tolist()
     [0, 2, 2, 1, -1]
     """
-    direction = np.random.default_rng(seed).normal(size=features.shape[1])
-    along = features.astype(np.float64) @ direction
-    along = (along - along.mean()) / (along.std() or 1.0)
+    along = along_a_direction(features, seed)
     fold = np.full(len(labels), -1)
     for k in np.unique(labels):
         members = np.flatnonzero(labels == k)
-        different, rank = np.unique(along[members].round(6), return_inverse=True)
+        different, rank = np.unique(along[members], return_inverse=True)
         if len(different) > 1:
             fold[members] = (rank + k) % folds
     return fold
@@ -165,9 +185,10 @@ def cross_validation(features: EpochFeatures, classes: int, *, seed: int = 0) ->
     """The folds of a stratified cross-validation, and a note about them."""
     mean = np.asarray(features.mean)
     work = len(features.stochastic) * mean.size * classes
-    fold = deal_folds(mean, features.labels, seed=seed)
+    folds = MANY_FOLDS if work < CHEAP else FOLDS
+    fold = deal_folds(mean, features.labels, folds, seed=seed)
     splits = []
-    for number in range(FOLDS):
+    for number in range(folds):
         held = fold == number
         if held.any():
             splits.append(Split(features, np.flatnonzero(~held), mean[held], features.labels[held]))
@@ -278,8 +299,10 @@ def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[S
         pairs = zip(heads, splits, strict=True)
         logits = torch.cat([head(torch.tensor(split.features, dtype=torch.float32)) for head, split in pairs]).double()
     labels = torch.from_numpy(np.concatenate([split.labels for split in splits]))
-    temperature = best_temperature(logits, labels)
-    nll = F.cross_entropy(logits / temperature, labels, reduction="none")
+    different = sum(len(np.unique(along_a_direction(split.features))) for split in splits)
+    doubt = 1 / (different + 2)
+    temperature = best_temperature(logits, labels, doubt)
+    nll = losses(logits / temperature, labels, doubt)
     right = (logits.argmax(1) == labels).double()
     return Score(
         candidate=candidate,

@@ -103,5 +103,5 @@ def show_choice(name: str, choice: Mapping[str, Any]) -> None:
         excess = f"{row['excess']:+.3f} ± {row['standard_error']:.3f}" if row["excess"] else "best"
         cells = [f"{row['penalty']:g}", distil, f"{row['temperature']:.2f}", f"{100 * row['balanced_acc']:.2f}"]
         mark = "bold" if row["chosen"] else None
-        table.add_row(title(row["method"]), *cells, f"{row['nll']:.3f}", excess, style=mark)
+        table.add_row(row["title"], *cells, f"{row['nll']:.3f}", excess, style=mark)
     show(table)

@@ -25,7 +25,7 @@ WARM_UP = 0.05  # of all steps
 AVERAGED = 5  # epochs that the running average looks back
 LOOKS = 50  # how often the held-out rows are looked at, at most
 PATIENCE = 0.25  # of all epochs: without a better look the training stops
-WORTHWHILE = 1e-3  # nats: a look that is better by less is not
+WORTHWHILE = 1e-3  # Brier score: a look that is better by less does not count
 EVALUATION_BATCH = 4096
 BUDGET = 1.5e11  # multiplications in all forward passes: less than a minute of one core
 FEWEST = 10  # epochs, whatever they cost
@@ -48,7 +48,7 @@ class Training:
     depth: int = 2
     dropout: float = 0.3
     epochs: int = 200
-    """At most; fewer for many rows, and no more after a quarter of them without improvement."""
+    """At most; fewer for many rows, and none after a quarter of them without improvement."""
     batch_size: int = 256
     """At most; a sixteenth of the rows, but at least 32."""
     lr: float = 3e-3
@@ -108,7 +108,7 @@ def train(network: Members, x: Tensor, labels: Tensor, fold: Tensor, settings: T
         if epoch % every and epoch < epochs:
             continue
         held_out = unseen_logits(average, x, fold)
-        score = balanced_nll(held_out[judged], labels[judged])
+        score = balanced_brier(held_out[judged], labels[judged])
         if score < best - WORTHWHILE:
             best, kept = score, Trained(copy.deepcopy(average), held_out, epoch)
         elif epoch - kept.epoch > max(PATIENCE * epochs, 3 * every):
@@ -129,6 +129,18 @@ def unseen_logits(network: Members, x: Tensor, fold: Tensor) -> Tensor:
     with torch.no_grad():
         parts = zip(torch.split(x, EVALUATION_BATCH), torch.split(fold, EVALUATION_BATCH), strict=True)
         return torch.cat([network.members(part)[member, torch.arange(len(part))] for part, member in parts])
+
+
+def balanced_brier(logits: Tensor, labels: Tensor) -> float:
+    """Class-balanced Brier score, |p - one-hot|^2.
+
+    It is bounded: a rare class with a few confident mistakes does not stop the training of all others.
+
+    >>> round(balanced_brier(torch.zeros(3, 2), torch.tensor([0, 0, 1])), 6)
+    0.5
+    """
+    errors = logits.double().softmax(1) - F.one_hot(labels, logits.shape[1])
+    return float(class_weights(labels) @ errors.square().sum(1))
 
 
 def balanced_nll(logits: Tensor, labels: Tensor) -> float:

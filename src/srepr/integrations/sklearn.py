@@ -157,9 +157,9 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return fit(
             self._build(inputs, seed),
             (inputs.float(), torch.from_numpy(labels)),
-            epochs=50 if self.epochs is None else self.epochs,
+            epochs=60 if self.epochs is None else self.epochs,
             method=self.method,
-            lr=0.02 if self.lr is None else self.lr,
+            lr=0.05 if self.lr is None else self.lr,
             weight_decay=self.weight_decay,
             batch_size=min(self.batch_size or 128, max(SMALLEST_BATCH, len(labels) // 10)),
             samples=self.samples,
@@ -171,8 +171,9 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         classes = len(self.classes_)
         with seeded((), seed):  # weights depend on the seed only; global generators are restored
             if self.network in ("auto", "mlp"):
-                width, dropout = self.hidden or 256, 0.5 if self.dropout is None else self.dropout
-                return build("mlp", classes, inputs=inputs[0].numel(), width=width, dropout=dropout)
+                given = {"width": self.hidden, "dropout": self.dropout}
+                options = {name: value for name, value in given.items() if value is not None}
+                return build("mlp", classes, inputs=inputs[0].numel(), **options)
             if isinstance(self.network, str):
                 if inputs.ndim != 4:
                     raise InputError(f"{self.network} takes images [N, H, W] or [N, C, H, W]: use mlp for tables")

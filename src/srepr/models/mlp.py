@@ -31,7 +31,7 @@ class MLP(nn.Module):
         return logits
 
 
-def mlp(classes: int, *, inputs: int, width: int = 256, depth: int = 2, dropout: float = 0.0) -> MLP:
+def mlp(classes: int, *, inputs: int, width: int = 256, depth: int = 2, dropout: float = 0.2) -> MLP:
     """Multilayer perceptron for rows of `inputs` numbers.
 
     >>> mlp(3, inputs=20).fc

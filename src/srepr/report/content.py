@@ -64,6 +64,7 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
         "cost": list(_costs(run)),
         "settings": as_typed(config["settings"]),
         "head_settings": as_typed({**note.get("method", {}), **note.get("settings", {})}),
+        "choice": note.get("choice"),
         "provenance": _provenance(run, config),
     }
 

@@ -140,6 +140,20 @@ function drawCost(run) {
   fill(find("#cost table"), [html("tr", {}, column("What"), column("Time"), html("td"))], rows);
 }
 
+function drawChoice({ choice }) {
+  find("#choice").hidden = !choice;
+  if (!choice) return;
+  find("#choice .lede").textContent = `The best candidate of each method, compared on ${choice.on} by the negative ` +
+    "log-likelihood with every class counting the same. Among those within one standard error of the best, the " +
+    "simplest was taken. The temperature divides the logits.";
+  const rows = choice.candidates.map((found) => row(found.chosen ? `${found.title}, chosen` : found.title, [
+    found.penalty, found.distill_weight ?? "-", found.temperature.toFixed(2), percent(found.balanced_acc),
+    found.nll.toFixed(3), found.excess ? `+${found.excess.toFixed(3)} ± ${found.standard_error.toFixed(3)}` : "best",
+  ].map((value) => html("td", {}, String(value)))));
+  const names = ["Method", "Penalty", "Distillation", "Temperature", "Balanced accuracy", "NLL", "Difference"];
+  fill(find("#choice table"), [html("tr", {}, ...names.map((name) => column(name)))], rows);
+}
+
 const terms = (entries) =>
   Object.entries(entries).flatMap(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]);
 
@@ -150,6 +164,7 @@ function drawRun(run) {
   drawDispersion(run);
   drawWorst(run);
   drawCost(run);
+  drawChoice(run);
   find("#settings .lists").replaceChildren(
     html("div", {}, html("h3", {}, "Stage 1: the representation"), html("dl", {}, ...terms(run.settings))),
     html("div", {}, html("h3", {}, `Stage 2: ${run.after.name}`), html("dl", {}, ...terms(run.head_settings))),
