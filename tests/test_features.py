@@ -218,7 +218,7 @@ def test_kept_draws_are_the_same_in_every_epoch_and_views_take_turns():
 def test_on_the_fly_every_epoch_has_its_own_draws_and_view_and_none_is_kept():
     torch.manual_seed(0)
     pair, inputs = around(resnet8(3)), ExampleInputs(IMAGES, seed=0)
-    settings = Retrain(samples=2, on_the_fly=True)
+    settings = Retrain(samples=2, solver="sgd", on_the_fly=True)
     source = features_of(pair, inputs, settings)
     epochs = [everything(source.epoch(number)) for number in range(2)]
     for before, after in zip(*epochs, strict=True):
@@ -233,12 +233,12 @@ def test_on_the_fly_every_epoch_has_its_own_draws_and_view_and_none_is_kept():
     ("representation", "settings", "epoch", "expected"),
     [
         ("deterministic", Retrain(views=2), 5, [Source(1)]),
-        ("deterministic", Retrain(on_the_fly=True), 5, [Source(5)]),
+        ("deterministic", Retrain(solver="sgd", on_the_fly=True), 5, [Source(5)]),
         ("swag", TINY, 5, [Source(0), Source(0, (0, 0)), Source(0, (0, 1))]),
         ("swag", Retrain(samples=1, views=3), 5, [Source(2), Source(2, (0, 0))]),
-        ("swag", Retrain(samples=1, on_the_fly=True), 5, [Source(5), Source(5, (5, 0))]),
+        ("swag", Retrain(samples=1, solver="sgd", on_the_fly=True), 5, [Source(5), Source(5, (5, 0))]),
         ("augment", Retrain(samples=2, views=2), 5, [Source(3), Source(4), Source(5)]),
-        ("augment", Retrain(samples=1, on_the_fly=True), 5, [Source(10), Source(11)]),
+        ("augment", Retrain(samples=1, solver="sgd", on_the_fly=True), 5, [Source(10), Source(11)]),
     ],
 )
 def test_an_epoch_reads_the_average_first_and_then_its_representations(representation, settings, epoch, expected):

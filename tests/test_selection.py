@@ -65,9 +65,11 @@ def test_a_class_of_one_example_is_always_trained_on_and_the_note_says_so():
     assert note == "10-fold cross-validation; 1 of 5 classes have too few examples to hold one out"
 
 
-def test_without_anything_to_hold_out_the_choice_is_refused():
-    with pytest.raises(InputError, match="no class has two different examples"):
-        cross_validation(Given(np.eye(3, dtype=np.float32), np.arange(3)).epoch(0), 3)
+def test_without_anything_to_hold_out_there_is_no_choice():
+    assert cross_validation(Given(np.eye(3, dtype=np.float32), np.arange(3)).epoch(0), 3)[0] == []
+    model = srepr.retrain(nn.Linear(3, 3), (np.eye(3, dtype=np.float32), np.arange(3)))
+    assert model.choice is None
+    assert model(torch.eye(3)).argmax(1).tolist() == [0, 1, 2]
 
 
 def test_a_validation_set_names_the_classes_that_it_lacks():

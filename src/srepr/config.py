@@ -286,6 +286,10 @@ digits-lt, which is ours, from three seeds):
 """
 
 
+TABLE = Train(source="", network="mlp", epochs=60, batch_size=64, optim=Optim(lr=0.05, weight_decay=1e-2, swa_lr=0.01))
+"""Stage 1 of your own tables and embeddings."""
+
+
 def settings_for(source: str) -> Train:
     """The recipe of that name, or the defaults for your own folder, .csv or .npz.
 

@@ -148,7 +148,8 @@ class Source:
 def sources(representation: Representation, settings: Retrain, epoch: int) -> list[Source]:
     """What an epoch reads: the averaged network's features first, then the M representations, if M > 1.
 
-    >>> [(source.name, source.view) for source in sources("swag", Retrain(samples=1, on_the_fly=True), epoch=5)]
+    >>> fresh = Retrain(samples=1, solver="sgd", on_the_fly=True)
+    >>> [(source.name, source.view) for source in sources("swag", fresh, epoch=5)]
     [('mean', 5), ('draw 0 of epoch 5', 5)]
     >>> sources("augment", Retrain(samples=2), epoch=0)
     [Source(view=0, draw=None), Source(view=1, draw=None), Source(view=2, draw=None)]

@@ -28,7 +28,7 @@ from srepr.models.cosine import Cosine
 from srepr.objective import srepr_loss
 from srepr.progress import Progress
 from srepr.representation import EXPLODED, Diverged
-from srepr.selection import Choice, choose, cross_validation, deterministic, validation
+from srepr.selection import Choice, Split, choose, cross_validation, deterministic, validation
 from srepr.solver import Distillation, Problem
 
 
@@ -64,17 +64,18 @@ def retrain_head(
     these data (`unseen`). Without either there is nothing to choose on: the default one of several methods is taken,
     with the default penalty. A penalty that is set is kept.
     """
-    if not choosable(methods, settings, layer) or (held is None and not unseen):
+    splits, note = list[Split](), ""
+    if choosable(methods, settings, layer) and (held is not None or unseen):
+        features, classes = together(source, settings.views), len(counts)
+        splits, note = (
+            cross_validation(features, classes, seed=settings.seed)
+            if held is None
+            else validation(features, held, classes)
+        )
+    if not splits:
         how = next(methods[name] for name in (*DEFAULT, *methods) if name in methods)
         return Retrained(train_head(source, layer, counts, how, settings, quiet=quiet), how, settings)
-    features = together(source, settings.views)
-    classes = len(counts)
-    splits, note = (
-        cross_validation(features, classes, seed=settings.seed)
-        if held is None
-        else validation(features, held, classes)
-    )
-    choice = choose(splits, note, methods, classes, settings, quiet=quiet)
+    choice = choose(splits, note, methods, len(counts), settings, quiet=quiet)
     winner = choice.score.candidate
     distil = winner.distillation
     settings = replace(

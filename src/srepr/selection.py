@@ -31,7 +31,6 @@ from torch import Tensor, nn
 
 from srepr.config import Retrain
 from srepr.data.longtail import Indices, Labels
-from srepr.errors import InputError
 from srepr.features import Array, EpochFeatures
 from srepr.methods import Method, title
 from srepr.progress import Progress
@@ -158,8 +157,8 @@ def along_a_direction(features: Array, seed: int = 0) -> npt.NDArray[np.float64]
     """Where the examples [N] lie along a random direction, on a scale of unit variance; copies lie together."""
     direction = np.random.default_rng(seed).normal(size=features.shape[1])
     along = np.asarray(features, np.float64) @ direction
-    along = (along - along.mean()) / (along.std() or 1.0)
-    return np.round(along, 6)
+    rounded: npt.NDArray[np.float64] = ((along - along.mean()) / (along.std() or 1.0)).round(6)
+    return rounded
 
 
 def deal_folds(features: Array, labels: Labels, folds: int = FOLDS, *, seed: int = 0) -> Labels:
@@ -182,7 +181,7 @@ def deal_folds(features: Array, labels: Labels, folds: int = FOLDS, *, seed: int
 
 
 def cross_validation(features: EpochFeatures, classes: int, *, seed: int = 0) -> tuple[list[Split], str]:
-    """The folds of a stratified cross-validation, and a note about them."""
+    """The folds of a stratified cross-validation, and a note about them; none if no class has two examples."""
     mean = np.asarray(features.mean)
     work = len(features.stochastic) * mean.size * classes
     folds = MANY_FOLDS if work < CHEAP else FOLDS
@@ -192,8 +191,6 @@ def cross_validation(features: EpochFeatures, classes: int, *, seed: int = 0) ->
         held = fold == number
         if held.any():
             splits.append(Split(features, np.flatnonzero(~held), mean[held], features.labels[held]))
-    if not splits:
-        raise InputError("no class has two different examples: there is nothing to hold out. Name a `method`.")
     never = len(np.unique(features.labels[fold < 0]))
     splits = splits[:1] if work > LARGE else splits
     how = "one fold of the data" if len(splits) == 1 else f"{len(splits)}-fold cross-validation"

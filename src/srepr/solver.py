@@ -88,10 +88,12 @@ class Problem:
         if rows is not None:
             self.labels = self.labels[rows]
         self.data = Standardized(features, rows, classes=self.classes)
-        self.balance, self.sampled = balancing(balance, counts, rho), None
-        if self.balance.sampling:  # in expectation, sampling is a weight of the class in both terms of the loss
-            self.balance = balancing("grw", counts)
-            self.sampled = self.balance.weight
+        self.balance = balancing(balance, counts, rho)
+        self.sampled: Tensor | None = None
+        if self.balance.sampling:  # in expectation, a weight of the class in both terms of the loss
+            shares = torch.bincount(self.labels, minlength=self.classes) / len(self.labels)
+            self.sampled = torch.where(shares > 0, 1 / shares / (shares > 0).sum(), 0.0)
+            self.balance = self.balance._replace(weight=self.sampled)
 
     def parts(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Chunks of standardised representations [M, B, L] and mean features [B, L], and labels [B]."""
@@ -226,9 +228,14 @@ class Problem:
         return Solution(at.weight, at.bias + distil.temperature * gap)
 
     def linear(self, solution: Solution, temperature: float = 1.0) -> nn.Linear:
-        """The head on the features as they came; its logits are divided by a temperature."""
+        """The head on the features as they came; its logits are divided by a temperature.
+
+        What the biases of all classes have in common is left out: it is large after a distillation, no probability
+        shows it, and a head in half precision has no digits for it.
+        """
         weight = solution.weight / self.data.scale
         bias = solution.bias - weight @ self.data.centre
+        bias = bias - bias.mean()
         head = heads.linear((weight / temperature).float(), (bias / temperature).float())
         assert isinstance(head, nn.Linear)
         return head.requires_grad_(False)

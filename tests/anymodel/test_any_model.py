@@ -27,12 +27,14 @@ from srepr.models import Cosine
 from srepr.models.call import call
 from srepr.models.split import duplicate
 
-STAGE_2 = {"epochs": 2, "samples": 2, "quiet": True}
+STAGE_2 = {"method": "srepr", "solver": "sgd", "epochs": 2, "samples": 2, "quiet": True}
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning", "ignore::UserWarning")
 
 
 def fitted(model, data):
-    return srepr.fit(model, data, epochs=5, lr=0.02, stage2_epochs=2, samples=2, quiet=True)
+    return srepr.fit(
+        model, data, epochs=5, lr=0.02, stage2_epochs=2, samples=2, method="srepr", solver="sgd", quiet=True
+    )
 
 
 def collected(model, data):
@@ -214,6 +216,17 @@ WRAPPERS = {
     "AveragedModel": AveragedModel,
     "compiled DataParallel": lambda model: torch.compile(nn.DataParallel(model), backend="eager"),
 }
+
+
+@pytest.mark.parametrize("name", [name for name in ZOO if name != "lazy"])  # which has no weights yet
+def test_every_network_is_re_trained_exactly_at_the_defaults(name):
+    """The defaults of `srepr.retrain`: no option but the data."""
+    entry = ZOO[name]
+    torch.manual_seed(0)
+    inputs = entry.inputs()
+    better = srepr.retrain(entry.make(), loader(inputs))
+    with torch.no_grad():
+        assert call(better, inputs).isfinite().all()
 
 
 @pytest.mark.parametrize("way", [fitted, looped])

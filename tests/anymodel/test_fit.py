@@ -125,7 +125,7 @@ def test_collecting_around_an_optimum_stays_around_it(batch_size):
 
 
 def test_fit_is_stage_1_and_then_retrain(posteriors):
-    options = {"balance": "grw", "samples": 3, "temperature": 10.0}
+    options = {"method": "srepr", "solver": "sgd", "balance": "grw", "samples": 3, "temperature": 10.0}
     fitted = srepr.fit(
         network(), (X, Y), epochs=6, lr=0.05, seed=3, quiet=True, stage2_lr=0.02, stage2_batch_size=8, **options
     )
@@ -147,9 +147,9 @@ def test_fit_is_stage_1_and_then_retrain(posteriors):
 )
 def test_stage_2_has_the_batches_of_stage_1_unless_it_is_told_otherwise(posteriors, train, options, expected):
     """43 examples: the steps of batches of 8, 16, 32 and more are all different."""
-    fitted = srepr.fit(network(), train, method="la", **QUICK, **options)
+    fitted = srepr.fit(network(), train, method="la", solver="sgd", **QUICK, **options)
     for size in (8, 16, 32, 128):
-        again = srepr.retrain(posteriors[0], train, "la", epochs=1, samples=2, batch_size=size)
+        again = srepr.retrain(posteriors[0], train, "la", solver="sgd", epochs=1, samples=2, batch_size=size)
         assert (bits(fitted) == bits(again)) == (size == expected)
 
 
@@ -250,15 +250,16 @@ def too_late(logits, labels):
     ("change", "complaint"),
     [
         ({"epochs": 0}, "^`epochs` is 0: at least 1"),
-        ({"epochs": 4}, "^`epochs` is 4: a single capture has no spread to draw from; at least 5 are needed$"),
+        ({"epochs": 4, "method": "srepr"}, "^`epochs` is 4: a single capture has no spread to draw from; at least 5"),
         ({"epochs": 1, "method": "la", "representation": "swag"}, "^`epochs` is 1: a single capture"),
         ({"lr": -1}, "^`lr` is -1: it must be above 0$"),
         ({"swa_lr": 0.0}, "^`swa_lr` is 0.0: it must be above 0$"),
         ({"batch_size": 0}, "^`batch_size` is 0: at least 1"),
         ({"swa_start": 1.0}, "^`swa_start` is 1.0: it must be"),
-        ({"method": "sreper"}, r"^unknown method 'sreper'; did you mean srepr\? Known: crt"),
+        ({"method": "sreper"}, r"^unknown method 'sreper'; did you mean srepr\? Known: auto, crt"),
         ({"sampels": 3}, r"^unknown setting of retrain 'sampels'; did you mean samples\? Known: "),
-        ({"balance": "even"}, "^unknown balance 'even'"),
+        ({"method": "la", "balance": "even"}, "^unknown balance 'even'"),
+        ({"balance": "grw"}, "^`balance` changes a named method, and auto chooses among several"),
         ({"stage2_epochs": 0}, "epochs` is 0: at least 1 is needed$"),
         ({"stage2_lr": 0.0}, "lr` is 0.0: it must be above 0$"),
         ({"seed": -1}, "^`seed` is -1: "),
@@ -279,8 +280,28 @@ def test_what_cannot_work_is_refused_before_the_first_step(change, complaint):
     assert "--" not in str(error.value)
 
 
-def test_a_class_without_examples_is_no_matter_to_sampling():
-    assert srepr.fit(network(), (X[:39], Y[:39]), method="crt", **QUICK)(X).isfinite().all()
+@pytest.mark.parametrize("solver", ["exact", "sgd"])
+def test_a_class_without_examples_is_no_matter_to_sampling(solver):
+    assert srepr.fit(network(), (X[:39], Y[:39]), method="crt", solver=solver, **QUICK)(X).isfinite().all()
+
+
+def test_fit_holds_out_a_tenth_of_each_class_that_can_spare_it(monkeypatch):
+    """Of 300, 30 and 4 examples 30, 3 and none; a DataLoader keeps all of its examples."""
+    seen = []
+
+    def retrain(posterior, train, *_, **options):
+        seen.append((train, options))
+        return posterior.model
+
+    monkeypatch.setattr("srepr.anymodel.fit.retrain", retrain)
+    x, y = torch.randn(334, 4), torch.arange(3).repeat_interleave(torch.tensor([300, 30, 4]))
+    for train in ((x, y), DataLoader(TensorDataset(x, y), batch_size=64)):
+        srepr.fit(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), train, epochs=5, quiet=True)
+    (kept, options), (loader, others) = seen
+    assert [int(label) for _, label in options["validation"]] == [0] * 30 + [1] * 3
+    assert len(kept) == 334 - 33
+    assert loader is train
+    assert others["validation"] is None
 
 
 def test_collect_wants_two_captures_and_knows_its_labels():

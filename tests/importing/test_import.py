@@ -71,7 +71,7 @@ def test_a_checkpoint_becomes_a_run_that_retrain_and_evaluate_accept(srepr, tmp_
 
 def test_it_has_no_posterior_to_draw_from_and_says_how_to_get_one(srepr, tmp_path):
     run, _ = imported(srepr, tmp_path, networks()["experts"])
-    complaint = srepr("retrain", run).complaint
+    complaint = srepr("retrain", run, "--method", "srepr").complaint
     assert complaint == (
         "srepr draws from a posterior, and an imported network has none."
         f" Collect one: srepr train digits-lt --from {run} --out NEW"
@@ -79,7 +79,7 @@ def test_it_has_no_posterior_to_draw_from_and_says_how_to_get_one(srepr, tmp_pat
     new = tmp_path / "new"
     assert srepr("train", "digits-lt", "--from", run, "--epochs", 2, "--out", new).code == 0
     assert srepr("retrain", new, "--samples", 2, "--epochs", 1).code == 0
-    assert isinstance(load_head(new / "heads/srepr.safetensors"), Cosine)
+    assert isinstance(load_head(new / "heads/auto.safetensors"), Cosine)
 
 
 def test_the_folder_says_where_it_is_from(srepr, tmp_path):

@@ -5,9 +5,11 @@ import dataclasses
 import io
 import json
 import math
+import multiprocessing.dummy
 import re
 import shutil
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -439,9 +441,14 @@ def test_what_cannot_be_reported_on_is_said_in_one_line(srepr, run, trained, tmp
 
 
 def test_the_demo_ends_with_a_report(srepr, tmp_path, monkeypatch):
+    """One epoch, in this process."""
     monkeypatch.setitem(RECIPES, "digits-lt", dataclasses.replace(RECIPES["digits-lt"], epochs=1))
-    monkeypatch.setattr("srepr.cli.demo.METHODS", {name: METHODS[name] for name in ("crt", "srepr")})
-    answer = srepr("demo", "--out", tmp_path / "demo")
-    assert answer.out.splitlines()[-1] == f"The report is {tmp_path / 'demo' / 'report.html'}"
-    assert len(read(tmp_path / "demo" / "report.html")[0]["views"][0]["results"]) == 4
-    assert set(json.loads(srepr("demo", "--out", tmp_path / "demo", "--json").out)) == {"sgd", "swa", "crt", "srepr"}
+    monkeypatch.setattr("srepr.cli.demo.SHOWN", {name: METHODS[name] for name in ("crt", "la", "srepr")})
+    one_thread = SimpleNamespace(Pool=lambda _: multiprocessing.dummy.Pool(1))
+    monkeypatch.setattr("srepr.cli.demo.get_context", lambda _: one_thread)
+    answer = srepr("demo", "--seeds", 2, "--out", tmp_path / "demo")
+    assert answer.out.splitlines()[-1] == f"The report of seed 0 is {tmp_path / 'demo' / 'report.html'}"
+    assert "SRepr against SGD: few-shot accuracy" in answer.out
+    assert len(read(tmp_path / "demo" / "report.html")[0]["views"][0]["results"]) == 5
+    found = json.loads(srepr("demo", "--seeds", 2, "--out", tmp_path / "demo", "--json").out)
+    assert [set(results) for results in found] == 2 * [{"sgd", "swa", "crt", "la", "srepr"}]

@@ -7,7 +7,6 @@ import shlex
 import signal
 import time
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -198,7 +197,7 @@ def test_every_table_runs(srepr, shared, name):
 def test_the_time_of_a_head_includes_its_features(srepr, shared, monkeypatch):
     """Each row of the cost table sweeps what it needs by itself, although the run folder keeps it all."""
     monkeypatch.setattr("srepr.reproduction.experiments.stage2_epochs", lambda epochs: 1)
-    monkeypatch.setattr("srepr.reproduction.experiments.Retrain", partial(Retrain, samples=2))
+    monkeypatch.setattr("srepr.reproduction.experiments.PAPER", Retrain(solver="sgd", samples=2))
     run = shared / "stage1" / "digits-lt-1-epochs-seed0"
     assert srepr("reproduce", "representation", "digits-lt", "--epochs", 1, "--out", shared).code == 0
     warm = {file.name for file in (run / "cache").iterdir()}

@@ -78,7 +78,7 @@ def fit(
 
     >>> fit(nn.Linear(2, 2), (torch.zeros(4, 2), [0, 0, 0, 1]), epochs=100, method="sreper")
     Traceback (most recent call last):
-    srepr.errors.InputError: unknown method 'sreper'; did you mean srepr? Known: crt, lws, la, ...
+    srepr.errors.InputError: unknown method 'sreper'; did you mean srepr? Known: auto, crt, lws, la, ...
     """
     if epochs < 1:
         raise InputError(f"`epochs` is {epochs}: at least 1 is needed")

@@ -150,10 +150,10 @@ def untrained(layer: nn.Linear | Cosine, features: EpochFeatures) -> bool:
     >>> untrained(nn.Linear(2, 2), Given(eye, labels).epoch(0))
     True
     """
-    labels = torch.from_numpy(features.labels)
+    labels = torch.tensor(features.labels)
     with torch.no_grad():
-        logits = layer.cpu()(features.batch(np.arange(len(labels)))[1])
-    nll = float(class_weights(labels) @ F.cross_entropy(logits.double(), labels, reduction="none"))
+        logits = layer(features.batch(np.arange(len(labels)))[1].to(layer.weight)).double().cpu()
+    nll = float(class_weights(labels) @ F.cross_entropy(logits, labels, reduction="none"))
     return nll > 0.8 * math.log(max(logits.shape[1], 2))
 
 

@@ -46,16 +46,16 @@ def show_results(results: dict[str, dict[str, Any]], title: str, *, as_json: boo
 
     views = {name: metrics.get("views", {}) for name, metrics in results.items()}
     if not any(views.values()):
-        show(results_table(results, title))
+        print(title)
+        show(results_table(results))
         return
     for number, (view, (words, about)) in enumerate(VIEWS.items()):
         rows = {name: found.get(view, {}) for name, found in views.items()}
-        if number:
-            print()
-        show(results_table(rows, f"{title}: {words}", about))
+        print(f"{'' if not number else chr(10)}{title}: {words}")
+        show(results_table(rows, about))
 
 
-def results_table(results: Mapping[str, Mapping[str, Any]], title: str = "", about: str = "") -> Table:
+def results_table(results: Mapping[str, Mapping[str, Any]], about: str = "") -> Table:
     """A row for each classifier, the best of each column in bold; a dash where there is nothing to measure.
 
     Groups that are too small to judge are marked, and no classifier is the best in them.
@@ -68,7 +68,7 @@ def results_table(results: Mapping[str, Mapping[str, Any]], title: str = "", abo
 
     small = {group: count for metrics in results.values() for group, count in too_small(metrics).items()}
     notes = "\n".join([*([about] if about else []), *footnotes(small)])
-    table = Table(title=title or None, title_justify="left", caption=notes or None, caption_justify="left")
+    table = Table(caption=notes or None, caption_justify="left")
     table.add_column("")
     for column in COLUMNS.values():
         table.add_column(column.title, justify="right")
@@ -95,7 +95,8 @@ def show_choice(name: str, choice: Mapping[str, Any]) -> None:
     if not choice["candidates"]:
         show(f"{title(name)}: there is no validation set to choose on, so it has the default method and penalty.")
         return
-    table = Table(title=f"{title(name)}: chosen on {choice['on']}", title_justify="left")
+    print(f"{title(name)}: chosen on {choice['on']}")
+    table = Table()
     for column in ("", "Penalty", "Distil", "Temperature", "Balanced", "NLL", "Difference"):
         table.add_column(column, justify="left" if not column else "right")
     for row in choice["candidates"]:

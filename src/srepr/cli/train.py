@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -13,7 +14,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from srepr.cli.output import show_results
-from srepr.config import RECIPES, Data, Machine, Train, collect_settings
+from srepr.config import RECIPES, TABLE, Data, Machine, Train, collect_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,16 +58,41 @@ class TrainCommand:
 
 
 def train_default(words: Sequence[str]) -> TrainCommand:
-    """The defaults of `srepr train`: those of the recipe named among the words, or of your own data.
+    """The defaults of `srepr train`: those of the recipe named among the words, or of your own images or tables.
 
     >>> train_default(["cifar100-lt", "--out", "R"]).settings.epochs
     200
     >>> train_default(["cifar100-lt", "--from", "ride.pth", "--out", "R"]).settings.epochs
     10
+    >>> train_default(["wine.npz", "--network", "mlp", "--out", "R"]).settings.epochs
+    60
     """
     paths = ("--out", "--data-dir", "--from")
     named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
-    recipe = next((RECIPES[word] for word in named if word in RECIPES), Train(source=tyro.MISSING))
+    table = "mlp" in named or any(word.endswith(".npz") and holds_vectors(Path(word)) for word in named)
+    own = replace(TABLE if table else Train(source=""), source=tyro.MISSING)
+    recipe = next((RECIPES[word] for word in named if word in RECIPES), own)
     if any(word.split("=")[0] == "--from" for word in words):
         recipe = collect_settings(recipe)
     return TrainCommand(settings=TrainSettings(**vars(recipe)), out=tyro.MISSING)
+
+
+def holds_vectors(path: Path) -> bool:
+    """Whether an .npz file has a vector for each example, by the header of its array x or x_train.
+
+    >>> holds_vectors(Path("nothing.npz"))
+    False
+    """
+    import numpy as np
+
+    try:
+        with zipfile.ZipFile(path) as file:
+            name = next(name for name in ("x.npy", "x_train.npy") if name in file.namelist())
+            with file.open(name) as array:
+                version = np.lib.format.read_magic(array)
+                read = (
+                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                )
+                return len(read(array)[0]) == 2
+    except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
+        return False  # what is wrong with the file is said when it is read

@@ -77,6 +77,7 @@ class Trained:
     epoch: int
 
 
+@torch.enable_grad()
 def train(network: Members, x: Tensor, labels: Tensor, fold: Tensor, settings: Training) -> Trained:
     """Train the members on rows [N, D]; a member sees no row of its own fold, and every row with the fold -1."""
     members, rows = len(network.scale), len(labels)

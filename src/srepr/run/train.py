@@ -128,7 +128,7 @@ def describe(settings: Train, data: LongTailData) -> About:
     network = settings.network
     if network == "auto":
         network = "mlp" if len(shape) == 1 else "resnet32" if shape[1] <= 64 else "resnet50"
-    known = {"inputs": math.prod(shape), "channels": shape[0], "shortcut": settings.shortcut}
+    known = {"inputs": math.prod(shape), "channels": shape[0], "shortcut": settings.shortcut, "skip": True}
     takes = inspect.signature(NETWORKS[network]).parameters if network in NETWORKS else ()
     if "channels" in takes and len(shape) == 1:
         raise InputError(f"{network} takes images, and {settings.source} has vectors. Set `network` to mlp.")
