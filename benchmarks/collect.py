@@ -70,7 +70,7 @@ def main() -> None:
         trained = time.monotonic()
         posterior = srepr.collect(model, loader, epochs=10, lr=LR / 10, seed=seed)
         collected = time.monotonic()
-        finished = srepr.retrain(posterior, loader, weight_decay=5e-4, seed=seed, quiet=False)
+        finished = srepr.retrain(posterior, loader, "srepr", solver="sgd", seed=seed, quiet=False)
         ended = time.monotonic()
         steps = {"as trained": (model, trained - began), "+ collect + retrain": (finished, ended - trained)}
         for name, (network, seconds) in steps.items():

@@ -35,11 +35,7 @@ def table(run: Path) -> str:
     config, results = read_json(run / "config.json"), read_json(run / "results.json")
     settings = config["settings"]
     notes = [read_json(note) for note in sorted((run / "heads").glob("x-*.json"))]
-    usual = Retrain(
-        epochs=stage2_epochs(settings["epochs"]),
-        batch_size=settings["batch_size"],
-        weight_decay=Retrain().decay(len(results["swa"]["per_class"])),
-    )
+    usual = Retrain(epochs=stage2_epochs(settings["epochs"]), batch_size=settings["batch_size"])
     experiments = [(*tried(made, asdict(usual)), made["metrics"]) for made in notes]
     rows = [("SWA", results["swa"])]
     for method in METHODS:

@@ -57,30 +57,24 @@ def stage_1(folder: Path | None, out: Path) -> Path:
 
 def frozen(run: Path, scratch: Path, workers: int = 0) -> tuple[Any, Any]:
     """The run's network with an empty cache, and its data."""
-    from srepr.stage2 import posterior_of
+    from srepr.run.classifiers import open_network
+    from srepr.run.folder import load_run_data
 
-    from srepr.run.checkpoints import load_model
-    from srepr.run.classifiers import Frozen
-    from srepr.run.folder import STAGE_1, load_run_data
-
-    network, about = load_model(run / STAGE_1["swa"])
     (scratch / "heads").mkdir(parents=True)
-    posterior = posterior_of(run, "swa", network)
     data = load_run_data(run, Path(os.environ["SREPR_TEST_DATA"]))
-    return Frozen(run=scratch, network=network, posterior=posterior, about=about, workers=workers), data
+    return replace(open_network(run, "swa", workers=workers), run=scratch), data
 
 
 def head_seconds(work: Any, data: Any, name: str, epochs: int = EPOCHS, **changes: Any) -> tuple[float, Any]:
     """Wall-clock of one head, features included, and the head."""
     from srepr.config import Retrain
     from srepr.methods import METHODS
-    from srepr.retraining import bias_of, sampling_for, train_head
+    from srepr.retraining import train_head
 
-    settings = Retrain(epochs=epochs, batch_size=128, **changes)
+    settings = Retrain(solver="sgd", epochs=epochs, batch_size=128, **changes)
     began = time.perf_counter()
-    source = work.features(data.train, sampling_for(METHODS[name], settings), augment=True)
-    layer = work.network.fc
-    head = train_head(source, layer.weight, bias_of(layer), work.about.counts, METHODS[name], settings)
+    source = work.features(data.train, METHODS[name].representation, settings, augment=True)
+    head = train_head(source, work.layer, work.about.counts, METHODS[name], settings)
     return time.perf_counter() - began, head
 
 
@@ -157,7 +151,7 @@ def quality() -> Table:
             with tempfile.TemporaryDirectory() as scratch:
                 work, data = frozen(run, Path(scratch) / "run")
                 seconds, head = head_seconds(work, data, "srepr", QUALITY_EPOCHS, seed=seed, **changes)
-                results.append({**work.measure(head, data.test), "seconds": seconds})
+                results.append({**work.measure(head, data.test).metrics, "seconds": seconds})
         means[kind] = {key: statistics.mean(result[key] for result in results) for key in ("acc", "nll", "ece")}
         for seed, result in zip(SEEDS, results, strict=True):
             numbers = {"acc": 100 * result["acc"], "nll": result["nll"], "ece": result["ece"]}
@@ -202,9 +196,9 @@ def memory() -> Table:
                 return features
 
         began = time.perf_counter()
-        settings = Retrain(epochs=1, batch_size=256, lr=0.01)
-        weight, counts = torch.zeros(CLASSES, LENGTH), np.bincount(labels, minlength=CLASSES).tolist()
-        train_head(Source(), weight, torch.zeros(CLASSES), counts, METHODS["srepr"], settings, quiet=False)
+        settings = Retrain(solver="sgd", epochs=1, batch_size=256, lr=0.01)
+        layer, counts = torch.nn.Linear(LENGTH, CLASSES), np.bincount(labels, minlength=CLASSES).tolist()
+        train_head(Source(), layer, counts, METHODS["srepr"], settings, quiet=False)
         seconds = time.perf_counter() - began
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
     return Table(

@@ -1,6 +1,8 @@
 """The rules of the house (docs/architecture.md), read off the import statements, lazy ones too."""
 
 import ast
+import importlib
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -159,3 +161,13 @@ def test_predicting_with_an_exported_model_does_not_load_the_training_stack(tmp_
         f"import srepr; srepr.load({str(tmp_path / 'model.safetensors')!r}).predict({str(tmp_path / 'rows.csv')!r})"
     )
     assert training_stack(loaded_by(predict)) == set()
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE.parents[1] / "benchmarks").glob("*.py")), ids=lambda path: path.name)
+def test_a_benchmark_imports_what_is_there(path):
+    """Also inside functions, which only a long measurement would run."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "srepr":
+            module = importlib.import_module(node.module)
+            for name in node.names:
+                assert hasattr(module, name.name) or importlib.util.find_spec(f"{node.module}.{name.name}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import srepr as library
+from srepr.cli.demo import SHOWN
 from srepr.config import RECIPES
 from srepr.methods import METHODS, TITLES
 
@@ -101,7 +102,7 @@ def test_the_table_of_recipes_is_the_one_in_the_code():
 
 def test_the_demo_in_the_readme_has_the_rows_that_the_demo_prints():
     printed = re.findall(r"^│ (\S+)", README.read_text(encoding="utf-8"), re.MULTILINE)
-    assert printed == [TITLES.get(name, name) for name in ("sgd", "swa", *METHODS)]
+    assert printed == [TITLES.get(name, name) for name in ("sgd", "swa", *SHOWN)]
 
 
 def test_the_links_of_the_readme_lead_somewhere():

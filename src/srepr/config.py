@@ -17,8 +17,6 @@ Stage1 = Literal["swa", "sgd"]
 """The networks of stage 1: the averaged one, and the SGD baseline."""
 
 BATCH_SIZE = 128
-PENALTY = 0.01
-"""Default penalty of the exact solver (`results/penalty.md`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +177,17 @@ def stage2_epochs(stage1_epochs: int) -> int:
     return max(10, round(0.1 * stage1_epochs))
 
 
+def default_penalty(classes: int) -> float:
+    """Penalty of the exact solver if there is no data to choose it on (`results/penalty.md`).
+
+    With more classes, fewer examples pull at each row of the classifier, and it tolerates less.
+
+    >>> round(default_penalty(9), 4), round(default_penalty(100), 4)
+    (0.01, 0.003)
+    """
+    return 0.03 / math.sqrt(classes)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retrain:
     """Stage 2: how a head is trained on frozen features (paper, section 4 and appendix A.4).
@@ -191,7 +200,8 @@ class Retrain:
     solver: Literal["exact", "sgd"] = "exact"
     """exact: the best linear head for its penalty. sgd: the paper's SGD; heads that are not linear always use it."""
     penalty: float | None = None
-    """L2 penalty of the exact solver, on features of unit scale; default: chosen on a validation set, else 0.01."""
+    """L2 penalty of the exact solver, on features of unit scale; default: chosen on a validation set, or else
+    0.03 / sqrt(K) for K classes."""
     epochs: int | None = None
     """SGD: number of stage-2 epochs; default: a tenth of stage 1, at least 10."""
     lr: float = 0.1

@@ -18,7 +18,7 @@ from torch import nn
 
 from srepr import heads
 from srepr.balance import balancing
-from srepr.config import BATCH_SIZE, PENALTY, Retrain, stage2_epochs
+from srepr.config import BATCH_SIZE, Retrain, default_penalty, stage2_epochs
 from srepr.data.loaders import as_labels
 from srepr.data.sampling import chunks, epoch_batches
 from srepr.errors import InputError
@@ -131,7 +131,7 @@ def train_head(
             features = deterministic(features)
         problem = Problem(features, counts, how.balance, rho=settings.rho)
         distil = Distillation(settings.distill_weight, settings.temperature) if how.distill else None
-        penalty = PENALTY if settings.penalty is None else settings.penalty
+        penalty = default_penalty(len(counts)) if settings.penalty is None else settings.penalty
         return problem.linear(problem.solve(penalty=penalty, distillation=distil), temperature)
     head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed, scale=scale)
     return _descend(head, source, counts, how, settings, quiet=quiet).requires_grad_(False)

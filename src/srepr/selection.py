@@ -41,8 +41,10 @@ DISTILL_WEIGHTS = (0.5, 0.8)
 FOLDS, MANY_FOLDS = 5, 10
 ROUGH = 1e-3  # tolerance of a candidate; the winner is solved again to the solver's own
 NEAR = 4.0  # times the penalty of a simpler method with the same balance: where the path of another begins
-CHEAP = 2e7  # multiplications in one pass over the data: below, there are many folds
+FEW = 5000  # examples: up to so many, a tenth of them is noticed, and there are many folds
+CHEAP = 2e7  # multiplications in one pass over the data, likewise
 LARGE = 2e10  # beyond, one fold stands for all
+PLENTY = 50_000  # examples, likewise: a fifth of them tells candidates apart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +186,7 @@ def cross_validation(features: EpochFeatures, classes: int, *, seed: int = 0) ->
     """The folds of a stratified cross-validation, and a note about them; none if no class has two examples."""
     mean = np.asarray(features.mean)
     work = len(features.stochastic) * mean.size * classes
-    folds = MANY_FOLDS if work < CHEAP else FOLDS
+    folds = MANY_FOLDS if len(mean) <= FEW and work < CHEAP else FOLDS
     fold = deal_folds(mean, features.labels, folds, seed=seed)
     splits = []
     for number in range(folds):
@@ -192,7 +194,7 @@ def cross_validation(features: EpochFeatures, classes: int, *, seed: int = 0) ->
         if held.any():
             splits.append(Split(features, np.flatnonzero(~held), mean[held], features.labels[held]))
     never = len(np.unique(features.labels[fold < 0]))
-    splits = splits[:1] if work > LARGE else splits
+    splits = splits[:1] if work > LARGE or len(mean) > PLENTY else splits
     how = "one fold of the data" if len(splits) == 1 else f"{len(splits)}-fold cross-validation"
     missing = f"; {never} of {classes} classes have too few examples to hold one out" if never else ""
     return splits, how + missing

@@ -332,8 +332,23 @@ def test_the_numbers_of_a_chart_are_a_table_as_well(visit):
     page = visit(made_up(12))
     page.locator("#calibration summary").first.click()
     rows = page.locator("#calibration details").first.locator("tbody tr")
-    assert rows.count() == 14  # of 15 bins one is empty
+    playwright.expect(rows).to_have_count(14)  # of 15 bins one is empty; the table is made when it is opened
     assert rows.last.inner_text().split("\t") == ["96.7 %", "93.4 %", "40"]
+
+
+def test_the_candidates_of_a_choice_are_a_table_and_without_a_choice_there_is_none(visit):
+    best = {"method": "srepr", "title": "SRepr", "penalty": 0.03, "distill_weight": 0.5, "temperature": 0.75}
+    best |= {"balanced_acc": 0.9, "nll": 0.388, "excess": 0.0, "standard_error": 0.0, "chosen": True}
+    other = {**best, "title": "LA", "distill_weight": None, "excess": 0.02, "standard_error": 0.011, "chosen": False}
+    choice = {"on": "35 validation examples", "candidates": [other, best]}
+    page = visit({**made_up(12), "choice": choice})
+    assert "compared on 35 validation examples" in page.locator("#choice .lede").inner_text()
+    cells = [row.split("\t") for row in page.locator("#choice tbody tr").all_inner_texts()]
+    assert cells == [
+        ["LA", "0.03", "-", "0.75", "90.0 %", "0.388", "+0.020 ± 0.011"],
+        ["SRepr, chosen", "0.03", "0.5", "0.75", "90.0 %", "0.388", "best"],
+    ]
+    assert not visit(made_up(12)).locator("#choice").is_visible()
 
 
 def test_several_runs_are_side_by_side_and_one_at_a_time(visit):

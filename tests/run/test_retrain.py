@@ -28,6 +28,7 @@ from srepr.run.train import train
 from srepr.storage.files import plain, read_json
 from srepr.storage.tensors import load_tensors
 
+LENGTH = 256 + 4  # features of the perceptron: its hidden layer and its inputs
 FAST = Retrain(solver="sgd", epochs=2, samples=2)
 
 
@@ -234,11 +235,11 @@ def test_a_data_set_without_a_test_part_gets_heads_without_metrics(tmp_path):
 
 def test_a_large_training_part_does_not_cost_the_test_part_its_precision(run, monkeypatch):
     """float16 for eleven arrays of training features, float32 for the one array of the test part."""
-    monkeypatch.setattr(features, "LARGE_BYTES", 4 * 3 * 90 * 256)
+    monkeypatch.setattr(features, "LARGE_BYTES", 4 * 3 * 90 * LENGTH)
     retrain_run(run, {"srepr": METHODS["srepr"]}, Retrain(solver="sgd", epochs=1), quiet=True)
     kept = [read_json(file) for file in (run / "cache").glob("*.json")]
     sizes = {(about["dtype"], about["bytes"]) for about in kept if about["source"] == "mean"}
-    assert sizes == {("float16", 73 * 256 * 2), ("float32", 90 * 256 * 4), ("float32", 9 * 256 * 4)}
+    assert sizes == {("float16", 73 * LENGTH * 2), ("float32", 90 * LENGTH * 4), ("float32", 9 * LENGTH * 4)}
     assert evaluate_run(run, quiet=True)["srepr"]["acc"] > 0.5
 
 

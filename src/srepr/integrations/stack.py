@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from srepr.config import PENALTY
+from srepr.config import default_penalty
 from srepr.data.inputs import seeded
 from srepr.data.longtail import Labels
 from srepr.features import EpochFeatures
@@ -135,7 +135,7 @@ def line(x: Tensor, labels: Labels, fold: Labels, pieces: Pieces | None) -> Cand
         Problem(features, np.bincount(labels[rows], minlength=len(counts)).tolist(), "la", rows=rows) for rows in parts
     ]
     solutions: list[Solution | None] = [None] * len(groups)
-    best, penalty, found = math.inf, PENALTY, torch.zeros(len(x), len(counts))
+    best, penalty, found = math.inf, default_penalty(len(counts)), torch.zeros(len(x), len(counts))
     for smaller in PENALTIES if groups else ():
         logits = torch.zeros_like(found)
         for place, (number, problem) in enumerate(zip(groups, problems, strict=True)):
