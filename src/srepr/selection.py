@@ -252,21 +252,13 @@ def choose(
                 best[name] = score
             progress.advance()
     winner = min(best.values(), key=lambda score: score.mean)
-    chosen = next(score for score in best.values() if not_worse(*score.excess(winner)))
-    table = []
-    for score in best.values():
-        excess, error = score.excess(winner)
-        table.append({**score.row(), "excess": excess, "standard_error": error, "chosen": score is chosen})
-    return Choice(chosen, table, note)
-
-
-def not_worse(excess: float, error: float) -> bool:
-    """Whether a difference is within one standard error.
-
-    >>> not_worse(0.01, 0.02), not_worse(0.03, 0.02)
-    (True, False)
-    """
-    return excess <= error
+    differences = {name: score.excess(winner) for name, score in best.items()}
+    chosen = next(name for name, (excess, error) in differences.items() if excess <= error)
+    table = [
+        {**best[name].row(), "excess": excess, "standard_error": error, "chosen": name == chosen}
+        for name, (excess, error) in differences.items()
+    ]
+    return Choice(best[chosen], table, note)
 
 
 def descend_path(path: Sequence[Candidate], splits: Sequence[Split], classes: int, rho: float) -> Score:
