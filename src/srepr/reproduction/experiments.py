@@ -43,7 +43,7 @@ class Row:
     method: str = ""
     changes: dict[str, Any] = field(default_factory=dict)
     """Choices of the method that the row changes."""
-    retrain: Retrain = field(default_factory=lambda: PAPER)
+    retrain: Retrain = PAPER
     """Stage 2, up to the seed."""
     cold: bool = False
     """Compute the features for this row alone, so that its time includes them."""
