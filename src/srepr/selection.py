@@ -11,7 +11,7 @@ a candidate that makes no mistake on a few examples is not infinitely sure.
 
 Held out is a validation set or, for features of a network that has not been trained on them, each fold of a stratified
 cross-validation in turn. The penalties of a method are tried from the largest on, until the score gets worse. A method
-wins if no simpler one is within one standard error of it.
+wins if no simpler one is better, or within one standard error of the best.
 """
 
 from __future__ import annotations
@@ -253,7 +253,10 @@ def choose(
             progress.advance()
     winner = min(best.values(), key=lambda score: score.mean)
     differences = {name: score.excess(winner) for name, score in best.items()}
-    chosen = next(name for name, (excess, error) in differences.items() if excess <= error)
+    # A method that a simpler one beats is out, however noisy its difference to the best.
+    least = np.minimum.accumulate([excess for excess, _ in differences.values()])
+    pairs = zip(differences.items(), least, strict=True)
+    chosen = next(name for (name, (excess, error)), lowest in pairs if excess <= min(error, lowest))
     table = [
         {**best[name].row(), "excess": excess, "standard_error": error, "chosen": name == chosen}
         for name, (excess, error) in differences.items()
