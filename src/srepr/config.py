@@ -21,19 +21,25 @@ BATCH_SIZE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Optim:
-    """SGD with Nesterov momentum and a cosine schedule, then a constant rate for SWA (paper, section 2.2).
+    """The optimiser and its schedule: a cosine, then a constant rate for SWA (paper, section 2.2).
 
     >>> Optim(lr=-1)
     Traceback (most recent call last):
     srepr.errors.InputError: `lr` is -1: it must be above 0
     """
 
+    name: Literal["sgd", "adamw"] = "sgd"
+    """sgd with Nesterov momentum, as in the paper, or adamw, the usual choice for transformers."""
     lr: float = 0.1
     """Base learning rate, where the cosine schedule starts."""
+    body: float = 1.0
+    """Learning rate of all layers but the classifier, as a fraction of the others': below 1 to fine-tune."""
     momentum: float = 0.9
-    """Nesterov momentum."""
+    """Nesterov momentum of sgd."""
     weight_decay: float = 5e-4
-    """L2 penalty, added to the gradient."""
+    """sgd: L2 penalty, added to the gradient; adamw: decoupled weight decay."""
+    clip: float | None = None
+    """Largest norm of the gradient; a longer one is scaled down to it."""
     warmup_epochs: float = 1.0
     """Epochs of linear warm-up to the base learning rate."""
     swa_lr: float = 0.02
@@ -42,8 +48,11 @@ class Optim:
     """Fraction of the epochs after which weights are captured."""
 
     def __post_init__(self) -> None:
-        check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
-        check(self.swa_lr > 0, f"`swa_lr` is {self.swa_lr}: it must be above 0")
+        check(self.name in ("sgd", "adamw"), f"`name` is {self.name!r}: choose 'sgd' or 'adamw'")
+        check(0 < self.lr < math.inf, f"`lr` is {self.lr}: it must be above 0")
+        check(0 < self.swa_lr < math.inf, f"`swa_lr` is {self.swa_lr}: it must be above 0")
+        check(0 < self.body <= 1, f"`body` is {self.body}: it must be above 0 and at most 1")
+        check(self.clip is None or self.clip > 0, f"`clip` is {self.clip}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")
         check(self.weight_decay >= 0, f"`weight_decay` is {self.weight_decay}: it must not be negative")
         check(self.warmup_epochs >= 0, f"`warmup_epochs` is {self.warmup_epochs}: it must not be negative")
@@ -131,7 +140,8 @@ class Train:
     data: Data = field(default_factory=Data)
     """Which examples."""
     network: str = "auto"
-    """resnet8, -14, -20, -32, -18 or -50, resnext50 or mlp; auto chooses by the size of the input."""
+    """efficientnet-lite0, pretrained on ImageNet; resnet8, -14, -20, -32, -18 or -50, resnext50, mlp or linear, from
+    scratch; or your own function as package.module:function. auto chooses by the data."""
     shortcut: Literal["A", "B"] = "A"
     """Shortcuts of the small ResNets: parameter-free (A) or a 1x1 convolution (B)."""
     epochs: int = 100
@@ -140,8 +150,13 @@ class Train:
     """Examples per step, over all processes."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser."""
+    freeze: str = "none"
+    """body: train only the classifier, in seconds; none; or the layers that keep their weights, such as
+    stem,blocks.0"""
     mixup: float = 0.0
     """Parameter a of the Beta(a, a) distribution of mixup; 0 turns mixup off."""
+    label_smoothing: float = 0.0
+    """Share of each label that is spread over all classes in the training loss."""
     baseline: bool = False
     """Also train the SGD baseline, which follows the cosine schedule to its end without averaging."""
     seed: int = 0
@@ -151,6 +166,8 @@ class Train:
         check(self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
         check(self.batch_size >= 2, f"`batch_size` is {self.batch_size}: BatchNorm needs at least 2")
         check(self.mixup >= 0, f"`mixup` is {self.mixup}: it must not be negative")
+        smooth = 0 <= self.label_smoothing < 1
+        check(smooth, f"`label_smoothing` is {self.label_smoothing}: it must be at least 0 and below 1")
         _check_seed(self.seed)
 
     @property
@@ -294,8 +311,14 @@ digits-lt, which is ours, from three seeds):
 - inaturalist18: 70.79 % / 1.353 / 0.036
 - digits-lt: 87 to 93 % / - / 0.024 to 0.031, seconds
 """
-
-
+FINE_TUNE = Train(
+    source="",
+    freeze="body",
+    epochs=12,
+    batch_size=64,
+    optim=Optim(lr=0.05, body=0.1, weight_decay=1e-4, swa_lr=0.02, swa_start=0.5, clip=1.0),
+)
+"""Stage 1 from a pretrained network: by default only its classifier is trained, with `freeze="none"` all of it."""
 TABLE = Train(source="", network="mlp", epochs=60, batch_size=64, optim=Optim(lr=0.05, weight_decay=1e-2, swa_lr=0.01))
 """Stage 1 of your own tables and embeddings."""
 

@@ -292,11 +292,12 @@ class NetworkFeatures:
 
     @cached_property
     def weights_digest(self) -> str:
-        """A SHA-256 of the averaged network and of the posterior."""
-        digest = hashlib.sha256()
+        """A SHA-256 of the averaged network and of the posterior, without the classifier, which makes no features."""
+        digest, own = hashlib.sha256(), f"{self.posterior.classifier}."
         for tensors in (self.network.state_dict(), self.posterior.mean(), self.posterior.variance()):
             for name, tensor in sorted(tensors.items()):
-                if isinstance(tensor, Tensor):  # and not what a module keeps as its extra state
+                # A module may keep other things than tensors as its extra state.
+                if isinstance(tensor, Tensor) and not name.startswith(own):
                     digest.update(
                         name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
                     )

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from srepr.config import Optim
-from srepr.errors import InputError
+from srepr.errors import InputError, unknown
 from srepr.models.call import call
 from srepr.posterior import Posterior
 
 CHECK_EVERY = 25  # steps between looks at the loss
 EXPLODED = 100.0  # times the loss of guessing
+STATE = {"momentum_buffer": "momentum", "exp_avg": "exp_avg", "exp_avg_sq": "exp_avg_sq", "step": "step"}
+"""What SGD and AdamW remember of a parameter, and its name in a saved state."""
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -67,24 +69,26 @@ def learning_rate(optim: Optim, branch: str, progress: float, epochs: int) -> fl
 
 @dataclass(frozen=True)
 class Learner:
-    """What training changes: the network, the momentum of its optimiser, and the moments of the captured weights.
+    """What training changes: the network, the state of its optimiser, and the moments of the captured weights.
 
     >>> network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    >>> learner = Learner(network, sgd(network, Optim()), Posterior(network))
+    >>> learner = Learner(network, optimizer_for(network, Optim()), Posterior(network))
     >>> learner.load(learner.state())
     """
 
     network: nn.Module
-    sgd: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
     posterior: Posterior
+    frozen: tuple[nn.Module, ...] = ()
+    """Modules that stay in eval mode: their BatchNorm keeps its statistics."""
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resume needs, as one flat dict."""
         tensors = {f"network.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
-            momentum = self.sgd.state[parameter].get("momentum_buffer")
-            if momentum is not None:
-                tensors[f"momentum.{name}"] = momentum
+            for key, value in self.optimizer.state.get(parameter, {}).items():
+                if isinstance(value, Tensor):
+                    tensors[f"{STATE.get(key, key)}.{name}"] = value
         return tensors | {f"posterior.{name}": tensor for name, tensor in self.posterior.state_dict().items()}
 
     def load(self, tensors: Mapping[str, Tensor], *, with_posterior: bool = True) -> None:
@@ -94,26 +98,57 @@ class Learner:
             return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
         self.network.load_state_dict(part("network."))
-        momentum = part("momentum.")
+        kept = {key: part(f"{prefix}.") for key, prefix in STATE.items()}
         for name, parameter in self.network.named_parameters():
-            if name in momentum:
-                self.sgd.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum[name])
-            else:
-                self.sgd.state.pop(parameter, None)
+            state = {key: values[name] for key, values in kept.items() if name in values}
+            self.optimizer.state.pop(parameter, None)
+            if state:
+                self.optimizer.state[parameter] = {
+                    key: torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
+                    for key, value in state.items()
+                }
         if with_posterior:
             self.posterior.load_state_dict(part("posterior."))
 
 
-def sgd(network: nn.Module, optim: Optim) -> torch.optim.SGD:
-    """The paper's optimiser for the trainable parameters of a network.
+def optimizer_for(network: nn.Module, optim: Optim, classifier: str | None = None) -> torch.optim.Optimizer:
+    """The optimiser of the trainable parameters: the paper's SGD, or AdamW.
 
-    >>> sgd(nn.Linear(2, 2), Optim(lr=0.5)).defaults["nesterov"]
+    With a `body` below 1, all layers but the classifier have a group of their own with the smaller rate.
+
+    >>> optimizer_for(nn.Linear(2, 2), Optim(lr=0.5)).defaults["nesterov"]
     True
     """
+    own = set() if classifier is None else set(network.get_submodule(classifier).parameters())
     trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": trained, "share": 1.0}]
+    if optim.body < 1 and own:
+        groups = [
+            {"params": [parameter for parameter in trained if parameter not in own], "share": optim.body},
+            {"params": [parameter for parameter in trained if parameter in own], "share": 1.0},
+        ]
+    groups = [group for group in groups if group["params"]]
+    if optim.name == "adamw":
+        return torch.optim.AdamW(groups, lr=optim.lr, weight_decay=optim.weight_decay)
     return torch.optim.SGD(
-        trained, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, nesterov=True
+        groups, lr=optim.lr, momentum=optim.momentum, weight_decay=optim.weight_decay, nesterov=True
     )
+
+
+def freeze(network: nn.Module, names: str) -> tuple[nn.Module, ...]:
+    """Take the gradients from the named layers, which have commas between; returns them.
+
+    >>> network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    >>> freeze(network, "0"), network[0].weight.requires_grad
+    ((Linear(in_features=2, out_features=2, bias=True),), False)
+    """
+    known = dict(network.named_modules())
+    wanted = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
+    for name in wanted:
+        if name not in known:
+            raise unknown("layer in `freeze`", name, [name for name, _ in network.named_children()])
+        known[name].requires_grad_(False)
+    return tuple(known[name] for name in wanted)
 
 
 class Batch(NamedTuple):
@@ -165,7 +200,7 @@ def descend(
     `model` and `optimizer` are the learner's as a distributed run wraps them; `reduce` sums over its processes. To
     resume, pass the position and the sums of the Moment to start from. A mean loss above `limit` counts as divergence.
     """
-    model, optimizer = model or learner.network, optimizer or learner.sgd
+    model, optimizer = model or learner.network, optimizer or learner.optimizer
     device = next(learner.network.parameters()).device
     begin, first = start
     total = torch.tensor(sums, dtype=torch.float64, device=device)
@@ -174,13 +209,17 @@ def descend(
         epoch = epochs[index]
         rate, step, recent = 0.0, first, torch.zeros_like(total)
         model.train()
+        for module in learner.frozen:
+            module.eval()
         for step, (inputs, labels, targets) in enumerate(batches(index, epoch, first), start=first + 1):
             rate = learning_rate(optim, epoch.branch, epoch.number + min(step / steps, 1), length)
-            for group in learner.sgd.param_groups:
-                group["lr"] = rate
+            for group in learner.optimizer.param_groups:
+                group["lr"] = rate * group.get("share", 1.0)
             logits = call(model, inputs)
             value = loss(logits, targets.to(logits.device))
             backward(value)
+            if optim.clip is not None:
+                torch.nn.utils.clip_grad_norm_(learner.network.parameters(), optim.clip)
             optimizer.step()
             optimizer.zero_grad()
 

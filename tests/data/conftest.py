@@ -22,7 +22,7 @@ def real_lists() -> Path:
 
 @pytest.fixture(scope="session")
 def write_image():
-    def write(path: Path, seed: int = 0, size: tuple[int, int] = (40, 30), mode: str = "RGB", **options) -> Path:
+    def write(path: Path, seed: int = 0, size: tuple[int, int] = (100, 80), mode: str = "RGB", **options) -> Path:
         """A smooth random picture, so that scaling and JPEG compression change it little."""
         path.parent.mkdir(parents=True, exist_ok=True)
         coarse = Image.fromarray(np.random.default_rng(seed).integers(0, 256, (4, 5, 3), dtype=np.uint8))

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from srepr.data import catalogue, digits, exponential_counts, load, step_counts
 from srepr.errors import InputError
@@ -66,13 +67,28 @@ def test_the_holdout_protocol_takes_validation_from_training_and_nothing_else():
         ("digits-lt", {"counts": [0] + [1] * 9}, "empty class: '0'"),
         ("digits-lt", {"counts": [121] * 10}, "class 0 has 120 examples, not 121"),
         ("digits-lt", {"counts": [5] * 9}, "9 class counts for 10 classes"),
-        ("digits-lt", {"image_size": 32}, "Leave out `image_size`: it applies to image files only"),
     ],
 )
 def test_what_cannot_be_loaded_is_explained(source, options, message):
     with pytest.raises(InputError, match=message) as error:
         load(source, **options)
     assert "\n" not in str(error.value)
+
+
+def test_vectors_have_no_image_size(tmp_path):
+    np.savez(tmp_path / "v.npz", x=np.zeros((20, 2)), y=np.arange(20) % 2)
+    with pytest.raises(InputError, match=r"v\.npz holds no images\. Leave out `image_size`"):
+        load(tmp_path / "v.npz", image_size=32)
+
+
+def test_images_are_scaled_to_the_image_size():
+    small, large = load("digits-lt").train, load("digits-lt", image_size=24).train
+    assert (small.shape, large.shape, large.given) == ((1, 8, 8), (1, 24, 24), (1, 8, 8))
+    some = np.arange(5)
+    for view in (None, (0, 3)):
+        wanted = torch.nn.functional.interpolate(small.load(some, view), (24, 24), mode="bilinear")
+        torch.testing.assert_close(large.load(some, view), wanted)
+    assert small.fingerprint() != large.fingerprint()
 
 
 def test_a_file_of_another_kind_is_named(tmp_path):

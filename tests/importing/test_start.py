@@ -57,9 +57,9 @@ def test_another_start_is_other_settings(srepr, collected, trained):
 
 def test_what_does_not_fit_is_refused(srepr, trained, tmp_path):
     run = tmp_path / "run"
-    np.savez(tmp_path / "two.npz", x=np.zeros((20, 1, 8, 8), dtype=np.uint8), y=np.arange(20) % 2)
+    np.savez(tmp_path / "two.npz", x=np.zeros((20, 9)), y=np.arange(20) % 2)
     words = ["--from", trained, "--out", run]
-    assert "has 10 classes" in srepr("train", tmp_path / "two.npz", *words).complaint
+    assert "takes inputs (1, 8, 8)" in srepr("train", tmp_path / "two.npz", *words).complaint
     assert "--baseline" in srepr("train", "digits-lt", "--baseline", *words).complaint
     assert "does not exist" in srepr("train", "digits-lt", "--from", tmp_path / "no.pth", "--out", run).complaint
     assert not run.exists()

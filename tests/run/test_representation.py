@@ -174,9 +174,9 @@ def test_a_learner_goes_on_from_its_state_to_the_same_bits():
     def step(one, seed):
         generator = torch.Generator().manual_seed(seed)
         loss = one.network(torch.randn(5, 1, 8, 8, generator=generator)).logsumexp(1).sum()
-        one.sgd.zero_grad()
+        one.optimizer.zero_grad()
         loss.backward()
-        one.sgd.step()
+        one.optimizer.step()
         one.posterior.update(one.network)
 
     first, second = learner(), learner()
@@ -256,9 +256,9 @@ def test_mixup_trains_on_mixed_labels(tmp_path, quick):
     network = build_network(load_model(quick[0] / "sgd.safetensors")[1])
     targets, cross_entropy = [], F.cross_entropy
 
-    def spy(logits, target):
+    def spy(logits, target, **options):
         targets.append(target)
-        return cross_entropy(logits, target)
+        return cross_entropy(logits, target, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(F, "cross_entropy", spy)

@@ -11,9 +11,10 @@ from tests.kill import TRAIN
 from srepr.config import Data, Machine, Train, settings_for
 from srepr.data import load
 from srepr.errors import InputError
+from srepr.run.description import describe
 from srepr.run.folder import load_run_data, read_settings
 from srepr.run.log import read_log
-from srepr.run.train import describe, train
+from srepr.run.train import train
 from srepr.storage.files import create_folder, read_json
 
 DIGITS = replace(settings_for("digits-lt"), epochs=1)

@@ -36,7 +36,7 @@ from srepr.models.hardware import default_device
 from srepr.models.split import duplicate, find_classifier
 from srepr.posterior import Posterior
 from srepr.progress import Progress
-from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, plan, sgd
+from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, optimizer_for, plan
 
 SMALLEST_HELD_OUT = 10  # examples: of a smaller class none can be spared
 
@@ -225,7 +225,7 @@ def captured(
         if not fed:
             raise InputError("no batch has two examples, which BatchNorm needs: raise `batch_size`")
 
-    learner = Learner(network, sgd(network, optim), start.posterior)
+    learner = Learner(network, optimizer_for(network, optim), start.posterior)
     with Progress(what, total=len(schedule) * steps, quiet=quiet) as progress:
         for _ in descend(learner, schedule, batches, optim=optim, loss=loss, steps=steps, advance=progress.advance):
             pass

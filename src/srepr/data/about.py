@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,9 +32,13 @@ class About:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Mean and standard deviation used to normalise inputs."""
+    given: tuple[int, ...] = ()
+    """Shape of an input before it is scaled to `shape`; empty if it is not scaled."""
+    classifier: str = "fc"
+    """Name of the layer that computes the logits."""
 
     @classmethod
-    def of(cls, data: LongTailData, network: str, options: dict[str, Any]) -> About:
+    def of(cls, data: LongTailData, network: str, options: dict[str, Any], classifier: str = "fc") -> About:
         """Metadata of a network trained on `data`."""
         part = data.train
         return cls(
@@ -45,11 +49,9 @@ class About:
             shape=part.shape,
             mean=part.mean,
             std=part.std,
+            given=part.given,
+            classifier=classifier,
         )
-
-    def on(self, data: LongTailData) -> About:
-        """Metadata of the same network on other data."""
-        return replace(About.of(data, self.network, self.options), shape=self.shape)
 
     @classmethod
     def from_json(cls, text: str) -> About:

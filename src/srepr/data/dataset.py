@@ -12,6 +12,7 @@ import numpy.typing as npt
 from srepr.data.longtail import groups, stratified_holdout
 
 if TYPE_CHECKING:
+    from srepr.data.about import About
     from srepr.data.examples import Examples
 
 TEST_FRACTION = 0.2
@@ -50,6 +51,14 @@ class LongTailData:
         """The sets that exist, by name."""
         parts = {"train": self.train, "validation": self.validation, "test": self.test}
         return {name: part for name, part in parts.items() if part is not None}
+
+    def prepared(self, about: About) -> LongTailData:
+        """The same sets with inputs as that network takes them."""
+        return replace(self, **{name: part.prepared(about) for name, part in self.parts.items()})  # type: ignore[arg-type]
+
+    def scaled_to(self, side: int) -> LongTailData:
+        """The same sets with images scaled to side x side."""
+        return replace(self, **{name: replace(part, scaled=side) for name, part in self.parts.items()})  # type: ignore
 
     def fingerprint(self) -> str:
         """SHA-256 of all sets. Runs on data with equal fingerprints are identical."""

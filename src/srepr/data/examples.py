@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from srepr.data.about import About
 from srepr.data.augment import CROP_DRAWS, Box, central_box, decode, normalise, pad_crop_flip, random_resized_crop_box
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
@@ -48,6 +50,8 @@ class Examples(ABC):
     """Mean, subtracted from each channel or vector entry."""
     std: tuple[float, ...]
     """Standard deviation, by which each channel or vector entry is divided."""
+    scaled: int | None
+    """Side of the square to which images are scaled for the network; None if they keep their size."""
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -59,8 +63,22 @@ class Examples(ABC):
 
     @property
     @abstractmethod
+    def raw_shape(self) -> tuple[int, ...]:
+        """Shape of one input before it is scaled."""
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W), or (D,) for vectors."""
+        return self.raw_shape if self.scaled is None else (self.raw_shape[0], self.scaled, self.scaled)
+
+    @property
+    def given(self) -> tuple[int, ...]:
+        """`raw_shape` if the inputs are scaled, else empty."""
+        return () if self.scaled is None else self.raw_shape
+
+    @abstractmethod
+    def prepared(self, about: About) -> Examples:
+        """The same examples with inputs as that network takes them: their size and normalisation."""
 
     @property
     @abstractmethod
@@ -102,11 +120,19 @@ class ArrayExamples(Examples):
     std: tuple[float, ...] = (1.0,)
     padding: int = 0
     flip: bool = False
+    scaled: int | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input: (C, H, W), or (D,) for vectors."""
+    def raw_shape(self) -> tuple[int, ...]:
+        """Shape of one input before it is scaled: (C, H, W), or (D,) for vectors."""
         return self.inputs.shape[1:]
+
+    def prepared(self, about: About) -> ArrayExamples:
+        """The same arrays, scaled and normalised for that network."""
+        wanted = about.given or about.shape
+        if self.raw_shape != wanted:
+            raise InputError(f"the inputs have the shape {self.raw_shape}, and the network takes {wanted}.")
+        return replace(self, mean=about.mean, std=about.std, scaled=about.shape[1] if about.given else None)
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
@@ -116,7 +142,7 @@ class ArrayExamples(Examples):
         if view is not None:
             draws = uniforms(*view, indices, 3, stream=Stream.AUGMENT)
             inputs = pad_crop_flip(inputs, draws, padding=self.padding, flip=self.flip)
-        return normalise(inputs, self.mean, self.std)
+        return scale(normalise(inputs, self.mean, self.std), self.scaled)
 
     def subset(self, indices: Indices) -> ArrayExamples:
         """The examples at `indices`, in that order."""
@@ -125,7 +151,8 @@ class ArrayExamples(Examples):
     @property
     def preprocessing(self) -> dict[str, object]:
         """Preprocessing settings that change the inputs."""
-        return {"mean": self.mean, "std": self.std, "padding": self.padding, "flip": self.flip}
+        settings = {"mean": self.mean, "std": self.std, "padding": self.padding, "flip": self.flip}
+        return settings if self.scaled is None else {**settings, "scaled": self.scaled}
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects training."""
@@ -163,11 +190,24 @@ class FileExamples(Examples):
     """Central part of the shorter side that evaluation sees."""
     skip_bad: bool = False
     """Return NaN for an unreadable image instead of raising."""
+    scaled: int | None = None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one input, (C, size, size)."""
+    def raw_shape(self) -> tuple[int, ...]:
+        """Shape of one input before it is scaled, (C, size, size)."""
         return self.channels, self.size, self.size
+
+    def prepared(self, about: About) -> FileExamples:
+        """The same files, decoded, scaled and normalised for that network."""
+        raw = about.given or about.shape
+        return replace(
+            self,
+            size=raw[1],
+            channels=raw[0],
+            mean=about.mean,
+            std=about.std,
+            scaled=about.shape[1] if about.given else None,
+        )
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
@@ -189,7 +229,7 @@ class FileExamples(Examples):
             pixels[place] = row[:, ::-1] if draws is not None and draws[place, -1] < 0.5 else row
         inputs = normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2), self.mean, self.std)
         inputs[torch.from_numpy(bad)] = torch.nan
-        return inputs
+        return scale(inputs, self.scaled)
 
     def subset(self, indices: Indices) -> FileExamples:
         """The examples at `indices`, in that order."""
@@ -198,7 +238,8 @@ class FileExamples(Examples):
     @property
     def preprocessing(self) -> dict[str, object]:
         """Preprocessing settings that change the inputs."""
-        return {"size": self.size, "mean": self.mean, "std": self.std}
+        settings = {"size": self.size, "mean": self.mean, "std": self.std}
+        return settings if self.scaled is None else {**settings, "scaled": self.scaled}
 
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects training; of the files, only names and sizes."""
@@ -208,6 +249,15 @@ class FileExamples(Examples):
     def thumbnail(self, index: int) -> Image.Image:
         """The example as a small picture."""
         return decode(self.root / self.names[index], 96, partial(central_box, fraction=1.0))
+
+
+def scale(images: Tensor, side: int | None) -> Tensor:
+    """Scale images [B, C, H, W] to side x side, bilinearly; None leaves them as they are.
+
+    >>> scale(torch.zeros(1, 3, 32, 32), 128).shape
+    torch.Size([1, 3, 128, 128])
+    """
+    return images if side is None else F.interpolate(images, (side, side), mode="bilinear", antialias=True)
 
 
 def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:

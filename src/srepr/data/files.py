@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -21,6 +22,8 @@ from srepr.progress import Progress
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 SMALL = 64
 """Images up to this size are kept in memory and augmented by padding and cropping, not by resized crops."""
+LARGEST = 224
+LOOKED_AT = 200  # files, to learn how large the images are
 
 
 class Listing(NamedTuple):
@@ -73,8 +76,18 @@ def image_data(
     *,
     image_size: int | None = None,
     skip_bad_images: bool = False,
+    side: int | None = None,
 ) -> LongTailData:
-    """Build a data set from listings for "train" and, optionally, "validation" and "test"."""
+    """Build a data set from listings for "train" and, optionally, "validation" and "test".
+
+    `side` is how large the files are, by default that of most of them. Without `image_size`, images have that size: at
+    most 224, and a multiple of 32 beyond 64.
+    """
+    side = usual_side(root, parts["train"].names) if side is None else side
+    if image_size is not None and (image_size <= SMALL or side > SMALL):
+        side = image_size
+    elif side > SMALL:
+        side = min(LARGEST, -(-side // 32) * 32)
     skipped: list[str] = []
     built: dict[str, Examples] = {}
     for part, listing in parts.items():
@@ -82,8 +95,8 @@ def image_data(
             bad = _bad_files(root, listing.names)
             skipped += [str(root / listing.names[i]) for i in np.flatnonzero(bad)]
             listing = Listing([listing.names[i] for i in np.flatnonzero(~bad)], listing.labels[~bad])
-        build = _in_memory if image_size is not None and image_size <= SMALL else _on_disk
-        built[part] = build(root, listing, tuple(class_names), image_size or 224)
+        build = _in_memory if side <= SMALL else _on_disk
+        built[part] = build(root, listing, tuple(class_names), side)
     return LongTailData(
         name=name,
         train=built["train"],
@@ -91,6 +104,20 @@ def image_data(
         test=built.get("test"),
         skipped=tuple(skipped),
     )
+
+
+def usual_side(root: Path, names: Sequence[str]) -> int:
+    """The median of the shorter sides of some of the images, in pixels; 224 if none can be read.
+
+    >>> usual_side(Path("nowhere"), ["1.jpg"])
+    224
+    """
+    sides = []
+    for name in names[:: max(1, len(names) // LOOKED_AT)]:
+        # Decoders raise almost anything; a bad image is reported where it is decoded.
+        with suppress(Exception), Image.open(root / name) as image:
+            sides.append(min(image.size))
+    return max(8, int(np.median(sides))) if sides else LARGEST
 
 
 def _bad_files(root: Path, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from srepr.data.dataset import LongTailData
-from srepr.data.files import image_data, read_list
+from srepr.data.files import LARGEST, image_data, read_list
 from srepr.errors import InputError
 
 CLASSES = 1000
@@ -27,5 +27,11 @@ def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool
     )
     class_names = [synset.get(k, str(k)) for k in range(CLASSES)]
     return image_data(
-        "imagenet-lt", data_dir, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images
+        "imagenet-lt",
+        data_dir,
+        parts,
+        class_names,
+        image_size=image_size,
+        skip_bad_images=skip_bad_images,
+        side=LARGEST,
     )

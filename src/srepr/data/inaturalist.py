@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from srepr.data.dataset import LongTailData
-from srepr.data.files import Listing, image_data, read_list
+from srepr.data.files import LARGEST, Listing, image_data, read_list
 from srepr.errors import InputError
 
 CLASSES = 8142
@@ -39,7 +39,13 @@ def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool
     )
     class_names = [f"{kingdom.get(k, '')} {k}".strip() for k in range(CLASSES)]
     return image_data(
-        "inaturalist18", data_dir, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images
+        "inaturalist18",
+        data_dir,
+        parts,
+        class_names,
+        image_size=image_size,
+        skip_bad_images=skip_bad_images,
+        side=LARGEST,
     )
 
 

@@ -49,11 +49,14 @@ class ExampleInputs:
     seed: int
     workers: int = 0
     augment: bool = True
+    first_plain: bool = False
+    """Whether the first view is not augmented: a pretrained network sees it as it does new inputs."""
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
         """Yield the examples in order."""
         order = chunks(len(self), BATCH)
-        augmented = (self.seed, FIRST_VIEW + view) if self.augment else None
+        plain = not self.augment or (self.first_plain and view == 0)
+        augmented = None if plain else (self.seed, FIRST_VIEW + view)
         for inputs, labels, _ in batches(self.examples, order, view=augmented, workers=self.workers):
             yield inputs, labels
 
@@ -68,7 +71,8 @@ class ExampleInputs:
 
     def fingerprint(self) -> str:
         """Identifies the data, the augmentation and the seed."""
-        return f"{self._examples_fingerprint} {'augmented' if self.augment else 'plain'} {self.seed}"
+        how = "first plain" if self.first_plain else "augmented" if self.augment else "plain"
+        return f"{self._examples_fingerprint} {how} {self.seed}"
 
     @cached_property
     def _examples_fingerprint(self) -> str:

@@ -115,7 +115,8 @@ def load(
     `imbalance` with `profile`, or `counts` per class, subsamples the training set. By default the CIFARs are
     subsampled to 0.01, the digits to 0.02, and other data not at all. The protocol "paper", the default for
     benchmarks, trains on the full training set. "holdout", the default for your own data, adds a validation set: the
-    data's own, or the fraction `holdout` of each class. `image_size` and `skip_bad_images` apply to image files.
+    data's own, or the fraction `holdout` of each class. `image_size` is the side of the images that the network sees;
+    `skip_bad_images` applies to image files.
 
     >>> data = load("digits-lt", imbalance=0.1, protocol="holdout")
     >>> data.describe()["sizes"]
@@ -130,9 +131,9 @@ def load(
     options = {"image_size": image_size, "skip_bad_images": skip_bad_images, "seed": seed}
     data = held_out_test(_read(entry, source, data_dir, options), seed=seed)
     if image_size is not None and data.train.shape[1:] != (image_size, image_size):
-        raise InputError(
-            f"{source} has inputs of shape {data.train.shape}. Leave out `image_size`: it applies to image files only"
-        )
+        if len(data.train.shape) != 3:
+            raise InputError(f"{source} holds no images. Leave out `image_size`")
+        data = data.scaled_to(image_size)
 
     if imbalance is None and entry:
         imbalance = entry.imbalance

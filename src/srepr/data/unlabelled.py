@@ -60,15 +60,11 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
         tuple(str(file) for _, file in found),
         np.zeros(len(found), dtype=np.int64),
         about.class_names,
-        size=about.shape[1],
-        mean=about.mean,
-        std=about.std,
-        channels=about.shape[0],
         # Small images are used whole, as in training.
-        fraction=1.0 if about.shape[1] <= SMALL else 224 / 256,
+        fraction=1.0 if (about.given or about.shape)[1] <= SMALL else 224 / 256,
         skip_bad=skip_bad_images,
     )
-    return Unlabelled([name for name, _ in found], examples)
+    return Unlabelled([name for name, _ in found], examples.prepared(about))
 
 
 def _vectors(about: About) -> bool:
@@ -100,10 +96,11 @@ def _files(path: Path) -> list[tuple[str, Path]]:
 
 def _from_array(path: Path, about: About) -> Unlabelled:
     inputs = checked_inputs(f"x in {path}", _table(path, about.shape[0]) if path.suffix == ".csv" else _array(path))
-    if inputs.shape[1:] != about.shape:
-        raise InputError(f"{path} has inputs of shape {inputs.shape[1:]}, the network takes {about.shape}.")
     labels = np.zeros(len(inputs), dtype=np.int64)
-    examples = ArrayExamples(inputs, labels, about.class_names, about.mean, about.std)
+    try:
+        examples = ArrayExamples(inputs, labels, about.class_names).prepared(about)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     return Unlabelled([str(index) for index in range(len(inputs))], examples)
 
 

@@ -14,8 +14,8 @@ from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.errors import InputError
 from srepr.importing.layouts import Parts, Tensors, take_apart
-from srepr.importing.reader import read
 from srepr.models import build
+from srepr.storage.reader import read
 
 NETWORK = "resnet"
 STAGE = re.compile(r"layer(\d+)(?:s\.(\d+))?\.(\d+)\.")  # stage, expert, block

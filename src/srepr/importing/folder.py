@@ -12,9 +12,9 @@ from srepr.data import load
 from srepr.importing.checkpoint import NETWORK, fitted, read_checkpoint
 from srepr.posterior import Posterior
 from srepr.run.checkpoints import save_model, save_posterior
+from srepr.run.description import data_options
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1, data_facts, enter_run, provenance, sole_writer
-from srepr.run.train import data_options
 from srepr.storage.files import read_json, write_json
 
 
@@ -58,7 +58,7 @@ def import_checkpoint(
             metrics = on_parts(
                 examples, lambda part: measure_network(network, part, about.counts, workers=workers, quiet=quiet)
             )
-            posterior = Posterior(network, classifier="fc")
+            posterior = Posterior(network, classifier=about.classifier)
             posterior.update(network)
             save_model(out / STAGE_1["swa"], network, about)
             save_posterior(out / "posterior.safetensors", posterior)

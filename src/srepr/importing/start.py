@@ -1,17 +1,35 @@
-"""Initial network for `train --from`: from a run folder, a model of srepr, or another project's checkpoint."""
+"""The network that `srepr train` starts from: pretrained, by name, or trained before, from a file.
+
+    run folder, model of srepr, checkpoint of another project     --from
+    EfficientNet-Lite0 with its ImageNet weights, a function of yours that builds a network     --network
+
+If its classifier has other classes than the data, the body is kept and a new classifier is started.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from srepr.data import LongTailData
+from srepr.data.about import About
 from srepr.errors import InputError
-from srepr.importing.checkpoint import load_checkpoint
+from srepr.importing.checkpoint import NETWORK, read_checkpoint
+from srepr.models import build, efficientnet_lite0
+from srepr.models.efficientnet import MEAN, STD, weights_file
+from srepr.models.split import replace_classifier
 from srepr.run.checkpoints import load_model
+from srepr.run.description import Start
 from srepr.run.folder import STAGE_1
-from srepr.run.train import Start
-from srepr.storage.tensors import load_tensors
+from srepr.storage.tensors import load_metadata
+
+SMALL, ENLARGED = 64, 128
+"""Images up to 64 pixels are enlarged to 128 for a network that was pretrained on large ones."""
 
 
 def start_network(path: Path, data: LongTailData) -> Start:
@@ -25,13 +43,62 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if not path.exists():
         raise InputError(f"{path} does not exist. Pass a run folder or a checkpoint to start from.")
     file = path / STAGE_1["swa"] if path.is_dir() else path
-    if path.is_dir() or (file.suffix == ".safetensors" and "about" in load_tensors(file)[1]):
+    if path.is_dir() or (file.suffix == ".safetensors" and "about" in load_metadata(file)):
         network, about = load_model(file)
+        classes, inputs = len(about.class_names), about.given or about.shape
     else:
-        network, about = load_checkpoint(file, data)
-    if (len(about.class_names), about.shape) != (len(data.class_names), data.train.shape):
+        found = read_checkpoint(file)
+        network, classes = found.network, found.classes
+        about = About.of(data, NETWORK, found.options)
+        inputs = (found.options["channels"], *data.train.raw_shape[1:])
+    given = data.train.raw_shape
+    if len(inputs) != len(given) or (inputs != given if len(inputs) == 1 else inputs[0] != given[0]):
+        raise InputError(f"{path} takes inputs {inputs}, {data.name} has {given}. Pass data of the same kind.")
+    ours = replace(About.of(data, about.network, about.options, about.classifier), mean=about.mean, std=about.std)
+    if len(inputs) == 3 and inputs == given:
+        ours = replace(ours, shape=about.shape, given=about.given)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    if classes == len(data.class_names):
+        return Start(network, ours, digest)
+    print(
+        f"srepr: {path} has {classes:,} classes, {data.name} has {len(data.class_names):,}: its body is kept, and a"
+        " new classifier is started",
+        file=sys.stderr,
+    )
+    if about.network == NETWORK:
+        ours = replace(ours, options={**about.options, "bias": True, "scale": None})
+    return Start(fresh_classifier(network, about.classifier, len(data.class_names)), ours, digest, trained=False)
+
+
+def fresh_classifier(network: nn.Module, name: str, classes: int) -> nn.Module:
+    """The network with a new linear classifier for this many classes."""
+    weight = network.get_submodule(name).weight
+    assert isinstance(weight, torch.Tensor)
+    return replace_classifier(network, name, nn.Linear(weight.shape[1], classes))
+
+
+def pretrained_network(name: str, data: LongTailData) -> Start:
+    """EfficientNet-Lite0 with its ImageNet weights, the linear classifier alone, or a network of your own function.
+
+    >>> from srepr.data import load
+    >>> pretrained_network("efficientnet-lite0", load("digits-lt"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: efficientnet-lite0 takes colour images, and digits-lt has inputs (1, 8, 8). ...
+    """
+    classes, part = len(data.class_names), data.train
+    if name == "linear":
+        if len(part.shape) != 1:
+            raise InputError(f"linear takes vectors, and {data.name} has inputs {part.shape}. Choose a `network`.")
+        about = replace(About.of(data, name, {"inputs": part.shape[0]}), mean=(0.0,), std=(1.0,))
+        return Start(build(name, classes, inputs=part.shape[0]), about, "", trained=False)
+    if len(part.shape) != 3 or part.shape[0] != 3:
         raise InputError(
-            f"{path} has {len(about.class_names)} classes and inputs {about.shape}, {data.name} has"
-            f" {len(data.class_names)} and {data.train.shape}. Pass the data that it was trained on."
+            f"{name} takes colour images, and {data.name} has inputs {part.shape}. Choose another `network`."
         )
-    return Start(network, about.on(data), hashlib.sha256(file.read_bytes()).hexdigest())
+    about = replace(About.of(data, name, {}), mean=MEAN, std=STD)
+    if part.scaled is None and part.raw_shape[1] <= SMALL:
+        about = replace(about, shape=(3, ENLARGED, ENLARGED), given=part.raw_shape)
+    file = weights_file()
+    network = efficientnet_lite0(classes, weights="imagenet")
+    assert file is not None
+    return Start(network, about, hashlib.sha256(file.read_bytes()).hexdigest(), trained=False)

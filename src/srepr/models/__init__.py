@@ -9,7 +9,9 @@ from torch import nn
 from srepr.errors import InputError, unknown
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.cosine import Cosine
+from srepr.models.efficientnet import efficientnet_lite0
 from srepr.models.fold import fold_batchnorm
+from srepr.models.linear import linear
 from srepr.models.mlp import mlp
 from srepr.models.resnet import ResNet, resnet8, resnet14, resnet18, resnet20, resnet32, resnet50, resnext50
 from srepr.models.split import feature_extractor, find_classifier, replace_classifier, unwrap
@@ -19,9 +21,11 @@ __all__ = [
     "Cosine",
     "ResNet",
     "build",
+    "efficientnet_lite0",
     "feature_extractor",
     "find_classifier",
     "fold_batchnorm",
+    "linear",
     "mlp",
     "replace_classifier",
     "resnet8",
@@ -45,6 +49,8 @@ NETWORKS: dict[str, Callable[..., nn.Module]] = {
     "resnext50": resnext50,
     "resnet": ResNet,
     "mlp": mlp,
+    "linear": linear,
+    "efficientnet-lite0": efficientnet_lite0,
 }
 
 

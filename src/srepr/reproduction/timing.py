@@ -15,9 +15,9 @@ from srepr.config import settings_for, stage2_epochs
 from srepr.data import load
 from srepr.representation import plan as epochs_of
 from srepr.reproduction.plan import Piece, Retraining, Training
+from srepr.run.description import describe
 from srepr.run.folder import head_notes, read_settings
 from srepr.run.log import read_log, seconds_of_training
-from srepr.run.train import describe
 from srepr.storage.files import read_json
 
 

@@ -128,7 +128,8 @@ def load_classifier(path: Path) -> Classifier:
     # A network of stage 1 expects the classes as often as it saw them.
     how = json.loads(metadata["classifier"]) if "classifier" in metadata else {"expects": about.counts}
     if "classifier" in metadata:
-        swap(network, network.get_submodule("fc"), heads.from_tensors(below("fc.", tensors)))
+        own = below(f"{about.classifier}.", tensors)
+        swap(network, network.get_submodule(about.classifier), heads.from_tensors(own))
     return ready(_filled(path, network, tensors, about), about, **how, shift=shift)
 
 

@@ -29,7 +29,7 @@ from srepr.metrics import LongTailMetrics, Measured, measure
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
 from srepr.run import checkpoints
-from srepr.run.folder import STAGE_1, head_notes, load_run_data, require_network
+from srepr.run.folder import STAGE_1, head_notes, load_run_data, read_settings, require_network
 from srepr.run.load import choose_head, expected_prior
 from srepr.storage.arrays import ArrayFolder
 from srepr.storage.files import read_json
@@ -44,6 +44,8 @@ class Frozen:
     network: nn.Module
     posterior: Posterior
     about: About
+    pretrained: bool = False
+    """Whether the body is as it came: not trained on these data."""
     cache: Path | None = None
     """Where features are cached, if not in the run."""
     workers: int = 0
@@ -53,7 +55,7 @@ class Frozen:
     @property
     def layer(self) -> nn.Linear | Cosine:
         """The classifier of stage 1."""
-        layer = self.network.get_submodule("fc")
+        layer = self.network.get_submodule(self.about.classifier)
         assert isinstance(layer, nn.Linear | Cosine)
         return layer
 
@@ -71,7 +73,7 @@ class Frozen:
         return NetworkFeatures(
             self.network,
             self.posterior,
-            ExampleInputs(examples, seed, self.workers, augment),
+            ExampleInputs(examples, seed, self.workers, augment, first_plain=augment and self.pretrained),
             ArrayFolder(None if settings.on_the_fly else self.cache or self.run / "cache"),
             representation,
             settings,
@@ -109,9 +111,10 @@ def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
     if stage1 == "swa":
         posterior = checkpoints.load_posterior(run / "posterior.safetensors", network)
     else:
-        posterior = Posterior(network)
+        posterior = Posterior(network, classifier=about.classifier)
         posterior.update(network)
-    return Frozen(run=run, network=network, posterior=posterior, about=about, **options)
+    pretrained = read_settings(run).get("freeze") == "body"
+    return Frozen(run=run, network=network, posterior=posterior, about=about, pretrained=pretrained, **options)
 
 
 class TrainedClassifier(NamedTuple):

@@ -128,8 +128,9 @@ def evaluate_file(path: Path, arrays: Path) -> dict[str, Any]:
     classifier = load_classifier(path)
     about = classifier.description
     inputs, labels = read_labelled(arrays, about.class_names)
-    if inputs.shape[1:] != about.shape:
-        raise InputError(f"{arrays} has inputs of shape {inputs.shape[1:]}, {path} takes {about.shape}.")
-    part = ArrayExamples(inputs, labels, about.class_names, about.mean, about.std)
+    try:
+        part = ArrayExamples(inputs, labels, about.class_names).prepared(about)
+    except InputError as error:
+        raise InputError(f"{arrays}: {error}") from None
     moved = classifier.shift is None and "method" in load_facts(path)
     return measure_network(classifier, part, about.counts, expects=classifier.expects if moved else None)

@@ -19,14 +19,17 @@ import platform
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srepr.config import Stage1
+from srepr.config import Stage1, Train
+from srepr.data.about import About
 from srepr.data.sources import NAMED, load
 from srepr.errors import InputError
 from srepr.storage.files import create_folder, plain, read_json, write_json
+from srepr.storage.tensors import load_metadata, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,7 +99,8 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
         create_folder(path)
         write_json(config, {"format": FORMAT, "settings": wanted, **facts})
         return
-    changed = differences(read_settings(path), wanted)
+    # A setting that the version which began the run did not have was at its default.
+    changed = differences({**flatten(asdict(Train(source=""))), **flatten(read_settings(path))}, wanted)
     if changed:
         raise InputError(
             f"{path} holds a run with other settings: {changed}. Choose another folder with `out`, or use the old"
@@ -144,6 +148,9 @@ def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
         source = within if within.exists() else place
     options = {**settings["data"], "counts": settings["data"]["counts"] or None}
     data = load(source, data_dir=place, seed=settings["seed"], **options)
+    network = run / STAGE_1["swa"]
+    if network.exists():
+        data = data.prepared(About.from_json(load_metadata(network)["about"]))
     if data.fingerprint() != read_fingerprint(run):
         raise InputError(f"the data in {place or source} are not those that {run} was trained on. Restore them.")
     return data
@@ -178,8 +185,6 @@ def sole_writer(path: Path) -> Iterator[None]:
 
 def save_state(path: Path, position: tuple[int, int], tensors: Mapping[str, Tensor], note: Mapping[str, Any]) -> None:
     """Save the state at `position` (index of the epoch, step in it); all older states but one are deleted."""
-    from srepr.storage.tensors import save_tensors
-
     folder = path / "state"
     folder.mkdir(exist_ok=True)
     name = "{:06d}-{:07d}.safetensors".format(*position)
@@ -190,8 +195,6 @@ def save_state(path: Path, position: tuple[int, int], tensors: Mapping[str, Tens
 
 def newest_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
     """The last state that can be read, as (tensors, note); None if there is none."""
-    from srepr.storage.tensors import load_tensors
-
     for file in sorted((path / "state").glob("*-*.safetensors"), reverse=True):
         with contextlib.suppress(InputError):
             tensors, metadata = load_tensors(file)

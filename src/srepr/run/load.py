@@ -61,7 +61,8 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
     if not note:
         return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
     network, about = checkpoints.load_model(path / STAGE_1[note["stage1"]])
-    network = replace_classifier(network, "fc", checkpoints.load_head(path / "heads" / f"{name}.safetensors"))
+    head_ = checkpoints.load_head(path / "heads" / f"{name}.safetensors")
+    network = replace_classifier(network, about.classifier, head_)
     temperature = float(note.get("dirichlet_temperature", note["settings"]["temperature"]))
     return checkpoints.ready(network, about, temperature=temperature, expects=expected_prior(note, about.counts))
 

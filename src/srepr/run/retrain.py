@@ -38,7 +38,8 @@ def retrain_run(
     """Train a head for each (name, method) on the run's network, write heads/NAME, and return their metrics.
 
     The method `auto` chooses among several on the validation set of the run, which also chooses the penalty of a named
-    method. Without a validation set the defaults are used. All heads share one feature cache, in the run or in the
+    method. On a pretrained body the training data are cross-validated instead. Without either, the defaults are used.
+    All heads share one feature cache, in the run or in the
     folder `cache`. A head that exists with the same settings is kept; with other settings it is refused. A method that
     diverges is reported in its metrics (`diverged`), and the others continue.
 
@@ -60,6 +61,7 @@ def retrain_run(
         batch_size=settings.batch_size or trained["batch_size"],
     )
     draws = stage1 == "swa" and "imported" not in trained
+    methods = {name: how if how == "auto" else suited(how, frozen) for name, how in methods.items()}
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)
     data = load_run_data(run, data_dir)
@@ -72,7 +74,8 @@ def retrain_run(
         }
         kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in asked.items()}
         for name, how in methods.items():
-            among = choices("auto", draws=draws) if how == "auto" else {name: how}
+            among = {name: how} if how != "auto" else choices("auto", draws=draws)
+            among = {one: suited(method, frozen) for one, method in among.items()}
             results[name] = kept[name] or make_head(frozen, name, among, settings, asked[name], data)
             write_json(run / "results.json", results)
     return {name: results[name] for name in methods}
@@ -105,13 +108,20 @@ def make_head(
     reads = [how.representation for how in methods.values() if how.representation != "deterministic"]
     source = frozen.features(data.train, reads[0] if reads else "deterministic", settings, augment=True)
     held = None
-    if data.validation is not None and choosable(methods, settings, frozen.layer):
+    if data.validation is not None and not frozen.pretrained and choosable(methods, settings, frozen.layer):
         held = frozen.features(data.validation, "deterministic", replace(settings, views=1), augment=False).epoch(0)
     note, weights = (frozen.run / "heads" / f"{name}.{suffix}" for suffix in ("json", "safetensors"))
     made_of = asked
     try:
         made = retrain_head(
-            source, frozen.layer, frozen.about.counts, methods, settings, held=held, quiet=frozen.quiet
+            source,
+            frozen.layer,
+            frozen.about.counts,
+            methods,
+            settings,
+            held=held,
+            unseen=frozen.pretrained,
+            quiet=frozen.quiet,
         )
     except Diverged as error:
         metrics: dict[str, Any] = {"diverged": str(error)}
@@ -129,6 +139,11 @@ def make_head(
         save_head(weights, made.head, made_of)
     write_json(note, {**made_of, "metrics": metrics})
     return metrics
+
+
+def suited(how: Method, frozen: Frozen) -> Method:
+    """The method for this network: around a pretrained body there is no posterior, so augmented views are drawn."""
+    return replace(how, representation="augment") if frozen.pretrained and how.representation == "swag" else how
 
 
 def kept_metrics(run: Path, name: str, made_of: dict[str, Any]) -> dict[str, Any] | None:

@@ -6,14 +6,13 @@ Everything random is a function of (seed, epoch, step, rank), so a run that was 
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -32,32 +31,24 @@ from srepr.data.randomness import Stream, uniforms
 from srepr.data.sampling import epoch_batches
 from srepr.data.workers import batches
 from srepr.errors import InputError
-from srepr.models import NETWORKS
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.hardware import can_compile
 from srepr.posterior import Posterior
 from srepr.progress import Progress
-from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, descend, plan, sgd
+from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, descend, freeze, optimizer_for, plan
 from srepr.run import folder
 from srepr.run.checkpoints import build_network, save_model, save_posterior
+from srepr.run.description import Start, data_options, describe
 from srepr.run.devices import as_launched, failing_together, open_fabric, process_rank
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
 from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
+from srepr.run.probe import probe
 from srepr.storage.files import read_json, write_json
 from srepr.storage.tensors import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-@dataclass(frozen=True)
-class Start:
-    """A network to continue from, described for the data that it continues with, and a SHA-256 of its file."""
-
-    network: nn.Module
-    about: About
-    digest: str
 
 
 def train(
@@ -73,15 +64,19 @@ def train(
 
     An unfinished run continues; a finished one is left as it is. Other settings or data are refused. `start` gives a
     network that is already trained (`srepr.importing.start`): training continues from its weights, and the run
-    keeps it as the baseline.
+    keeps it as the baseline if it was trained for these classes. With `freeze` "body" no network is trained at all
+    (`srepr.run.probe`).
     """
     machine = as_launched(machine or Machine())
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
     given = None if start is None else start(data)
-    if given is not None and settings.baseline:
+    if given is not None and given.trained and settings.baseline:
         raise InputError("the network to start from is the baseline. Leave `baseline` out.")
     about = describe(settings, data) if given is None else given.about
+    data = data.prepared(about)
     settings = replace(settings, network=about.network)
+    if settings.freeze == "body" and given is None and about.network != "linear":
+        raise InputError("`freeze` is body, and the network has random weights. Name a pretrained `network`.")
     share = min(settings.batch_size, len(data.train)) // (machine.devices * machine.num_nodes)
     if share < 2:
         raise InputError(f"each process gets {share} of a batch, and BatchNorm needs 2. Raise `batch_size`.")
@@ -117,26 +112,6 @@ def train(
     return results
 
 
-def data_options(settings: Train) -> dict[str, Any]:
-    """The settings of the data in the form that `srepr.data.load` takes."""
-    return {**asdict(settings.data), "counts": settings.data.counts or None}
-
-
-def describe(settings: Train, data: LongTailData) -> About:
-    """The description of the network for these data; it takes `inputs` (vectors) or `channels` (images)."""
-    shape = data.train.shape
-    network = settings.network
-    if network == "auto":
-        network = "mlp" if len(shape) == 1 else "resnet32" if shape[1] <= 64 else "resnet50"
-    known = {"inputs": math.prod(shape), "channels": shape[0], "shortcut": settings.shortcut, "skip": True}
-    takes = inspect.signature(NETWORKS[network]).parameters if network in NETWORKS else ()
-    if "channels" in takes and len(shape) == 1:
-        raise InputError(f"{network} takes images, and {settings.source} has vectors. Set `network` to mlp.")
-    about = About.of(data, network, {name: value for name, value in known.items() if name in takes})
-    build_network(about)  # an unknown network is refused before anything is written
-    return about
-
-
 def run_branches(
     settings: Train,
     about: About,
@@ -162,17 +137,26 @@ def run_branches(
     with torch.random.fork_rng():
         torch.manual_seed(settings.seed)
         network = build_network(about) if given is None else copy.deepcopy(given.network)
+        if given is not None and not given.trained:  # by the seed, as all that is random
+            network.get_submodule(about.classifier).reset_parameters()  # type: ignore[operator]
+        if settings.freeze == "body":
+            if leads:
+                probe(network, about, data, out, seed=settings.seed, workers=machine.workers, quiet=quiet)
+            fabric.barrier()
+            return
         network = network.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if given is not None:
+        if given is not None and given.trained:
             finish("sgd", network)
-        for branch, learner in train_representation(network, data.train, settings, machine, fabric, out, quiet=quiet):
+        for branch, learner in train_representation(
+            network, data.train, settings, machine, fabric, out, classifier=about.classifier, quiet=quiet
+        ):
             average = branch == "swa"
             finish(branch, averaged(learner, data, settings, machine, fabric) if average else learner.network)
             if average and leads:
                 save_posterior(out / "posterior.safetensors", learner.posterior)
     fabric.barrier()
     if leads:
-        names = ["sgd", "swa"] if settings.baseline or given else ["swa"]
+        names = ["sgd", "swa"] if settings.baseline or (given and given.trained) else ["swa"]
         write_json(out / "results.json", {name: read_json(out / "state" / f"{name}.json") for name in names})
         shutil.rmtree(out / "state")
     fabric.barrier()
@@ -186,6 +170,7 @@ def train_representation(
     fabric: Fabric,
     run: Path,
     *,
+    classifier: str = "fc",
     quiet: bool = False,
 ) -> Iterator[tuple[Stage1, Learner]]:
     """Run the plan from where the run folder stands to its end, yielding the learner after each branch's last epoch.
@@ -193,10 +178,11 @@ def train_representation(
     Rank 0 writes: a state after every epoch (and within long ones), and a line of the log.
     """
     epochs, writes = plan(settings.epochs, settings.swa_start, baseline=settings.baseline), fabric.global_rank == 0
-    optimizer = sgd(network, settings.optim)
+    frozen = freeze(network, settings.freeze)
+    optimizer = optimizer_for(network, settings.optim, classifier)
     wrapped = torch.compile(network) if machine.compile and can_compile() else network
     model, wrapped_optimizer = fabric.setup(cast(nn.Module, wrapped), optimizer)
-    learner = Learner(network, optimizer, Posterior(network, classifier="fc"))
+    learner = Learner(network, optimizer, Posterior(network, classifier=classifier), frozen)
     steps = len(epoch_batches(train.labels, batch_size=settings.batch_size, seed=settings.seed, epoch=0))
     position, sums = resumed(run, learner)
     if not position[1]:
@@ -213,7 +199,7 @@ def train_representation(
             epochs,
             partial(stream, train, settings, machine, fabric),
             optim=settings.optim,
-            loss=F.cross_entropy,
+            loss=partial(F.cross_entropy, label_smoothing=settings.label_smoothing),
             steps=steps,
             model=model,
             optimizer=wrapped_optimizer,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -35,11 +37,27 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file; a missing or damaged one is an InputError."""
+    with _opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}, _metadata(file)  # noqa: SIM118
+
+
+def load_metadata(path: Path) -> dict[str, str]:
+    """The metadata of a safetensors file; its tensors are not read."""
+    with _opened(path) as file:
+        return _metadata(file)
+
+
+def _metadata(file: Any) -> dict[str, str]:
+    metadata = file.metadata() or {}
+    found: dict[str, str] = json.loads(metadata["srepr"]) if "srepr" in metadata else metadata
+    return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata() or {}
-            return tensors, json.loads(metadata["srepr"]) if "srepr" in metadata else metadata
+            yield file
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is the training finished?") from None
     except SafetensorError as error:

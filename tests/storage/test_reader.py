@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from tests.importing.networks import Ldam
 
 from srepr.errors import InputError
-from srepr.importing.pickles import Foreign, Machine
-from srepr.importing.reader import read
+from srepr.storage.pickles import Foreign, Machine
+from srepr.storage.reader import read
 
 MACHINE = {"rebuild": {}, "persistent": lambda identity: None}
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from srepr.errors import InputError
-from srepr.importing.pickles import Foreign, Machine, Malicious, as_dict
+from srepr.storage.pickles import Foreign, Machine, Malicious, as_dict
 from srepr.storage.tensors import load_tensors
 
 MAGIC = 0x1950A86A20F9469CFC6C
