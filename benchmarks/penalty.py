@@ -26,7 +26,7 @@ from sklearn.preprocessing import StandardScaler
 import srepr
 from benchmarks.__main__ import RESULTS, about
 from benchmarks.sets import SETS, Set, present, splits
-from srepr.anymodel.fit import begin, captured
+from srepr.anymodel.fit import begin, captured, optimizer_of
 from srepr.config import Data, Optim, Retrain, default_penalty, first_capture, settings_for
 from srepr.data import stratified_holdout
 from srepr.features import Given
@@ -89,7 +89,9 @@ def trained(data: Set) -> Iterator[Row]:
     start = begin(network, (X[kept], y[kept]), 64, None, 0)
     optim = Optim(lr=0.05, swa_lr=0.01)
     schedule = plan(EPOCHS, first_capture(0.75, EPOCHS))
-    posterior = captured(start, optim, schedule, loss=torch.nn.functional.cross_entropy, seed=0, quiet=True, what="")
+    learning = optimizer_of(start.network, optim, None)
+    loss = torch.nn.functional.cross_entropy
+    posterior = captured(start, optim, schedule, loss, learning, seed=0, quiet=True, what="")
     for method in ("la", "crt", "srepr"):
         for penalty in PENALTIES:
             model = srepr.retrain(posterior, (X[kept], y[kept]), method, penalty=penalty)

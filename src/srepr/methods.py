@@ -84,6 +84,7 @@ TITLES = {
     "disalign": "DisAlign",
     "srepr": "SRepr",
     "ncm": "NCM",
+    "frozen": "Frozen",
 }
 """What the tables call the networks of stage 1 and the methods; others go by their own name."""
 

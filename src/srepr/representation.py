@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from srepr.config import Optim
 from srepr.errors import InputError, unknown
+from srepr.models.batchnorm import frozen_norms
 from srepr.models.call import call
 from srepr.posterior import Posterior
 
@@ -79,8 +80,6 @@ class Learner:
     network: nn.Module
     optimizer: torch.optim.Optimizer
     posterior: Posterior
-    frozen: tuple[nn.Module, ...] = ()
-    """Modules that stay in eval mode: their BatchNorm keeps its statistics."""
 
     def state(self) -> dict[str, Tensor]:
         """Everything a resume needs, as one flat dict."""
@@ -135,12 +134,11 @@ def optimizer_for(network: nn.Module, optim: Optim, classifier: str | None = Non
     )
 
 
-def freeze(network: nn.Module, names: str) -> tuple[nn.Module, ...]:
-    """Take the gradients from the named layers, which have commas between; returns them.
+def freeze(network: nn.Module, names: str) -> nn.Module:
+    """Take the gradients from the named layers, which have commas between, in place.
 
-    >>> network = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    >>> freeze(network, "0"), network[0].weight.requires_grad
-    ((Linear(in_features=2, out_features=2, bias=True),), False)
+    >>> freeze(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), "0")[0].weight.requires_grad
+    False
     """
     known = dict(network.named_modules())
     wanted = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
@@ -148,7 +146,7 @@ def freeze(network: nn.Module, names: str) -> tuple[nn.Module, ...]:
         if name not in known:
             raise unknown("layer in `freeze`", name, [name for name, _ in network.named_children()])
         known[name].requires_grad_(False)
-    return tuple(known[name] for name in wanted)
+    return network
 
 
 class Batch(NamedTuple):
@@ -209,8 +207,8 @@ def descend(
         epoch = epochs[index]
         rate, step, recent = 0.0, first, torch.zeros_like(total)
         model.train()
-        for module in learner.frozen:
-            module.eval()
+        for norm in frozen_norms(learner.network):
+            norm.eval()
         for step, (inputs, labels, targets) in enumerate(batches(index, epoch, first), start=first + 1):
             rate = learning_rate(optim, epoch.branch, epoch.number + min(step / steps, 1), length)
             for group in learner.optimizer.param_groups:

@@ -352,3 +352,32 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys, monkeypatch):
     assert "collect: 1 of 12" in capsys.readouterr().err
     srepr.collect(network(), TensorDataset(X, Y), epochs=2, lr=0.01, quiet=True)
     assert capsys.readouterr().err == ""
+
+
+def test_an_optimizer_of_ones_own_follows_the_schedule():
+    seen = []
+    hook = register_optimizer_step_pre_hook(lambda adam, *_: seen.append((type(adam), adam.param_groups[0]["lr"])))
+    adam = {"optimizer": lambda parameters: torch.optim.AdamW(parameters, lr=0.02)}
+    srepr.fit(network(), (X, Y), epochs=8, batch_size=16, method="tau-norm", quiet=True, **adam)
+    hook.remove()
+    how = {"lr": 0.02, "swa_lr": 0.004, "warmup": 0.8}
+    assert {kind for kind, _ in seen} == {torch.optim.AdamW}
+    assert [lr for _, lr in seen] == pytest.approx([rate((i + 1) / 3, 8, 6, **how) for i in range(24)])
+    with pytest.raises(InputError, match="`optimizer` returned int"):
+        srepr.collect(network(), (X, Y), lr=0.1, optimizer=len)
+
+
+@pytest.mark.parametrize("by", ["name", "gradient"])
+def test_frozen_layers_keep_weights_and_statistics(by):
+    given = network(normalised=True)
+    given(torch.randn(20, 2))  # statistics of their own
+    if by == "gradient":
+        given[:2].requires_grad_(False)
+    before = bits(given)
+    posterior = srepr.collect(given, (X, Y), epochs=3, lr=0.1, freeze="0,1" if by == "name" else None, quiet=True)
+    better = srepr.retrain(posterior, (X, Y), "la")
+    for name, values in bits(better.model).items():
+        frozen = name.startswith(("0.", "1."))
+        assert (values == before[name]) == frozen, name
+    with pytest.raises(InputError, match="unknown layer in `freeze` 'body'"):
+        srepr.collect(given, (X, Y), lr=0.1, freeze="body")

@@ -19,7 +19,7 @@ from srepr.data.augment import mixup, mixup_weights
 from srepr.data.randomness import Stream
 from srepr.errors import InputError
 from srepr.posterior import Posterior
-from srepr.representation import Learner, is_finite, learning_rate, plan
+from srepr.representation import Batch, Epoch, Learner, descend, is_finite, learning_rate, optimizer_for, plan
 from srepr.run.checkpoints import build_network, load_model, load_posterior
 from srepr.run.devices import open_fabric
 from srepr.run.log import read_log
@@ -165,11 +165,13 @@ def test_another_seed_gives_another_network(quick, tmp_path):
     assert (tmp_path / "run" / name).read_bytes() != (quick[0] / name).read_bytes()
 
 
-def test_a_learner_goes_on_from_its_state_to_the_same_bits():
+@pytest.mark.parametrize(
+    "optim", [Optim(), Optim(body=0.1), Optim(name="adamw", lr=1e-2, body=0.1)], ids=["sgd", "slow body", "adamw"]
+)
+def test_a_learner_goes_on_from_its_state_to_the_same_bits(optim):
     def learner():
         network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, 3))
-        sgd = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, nesterov=True)
-        return Learner(network, sgd, Posterior(network, classifier="3"))
+        return Learner(network, optimizer_for(network, optim, "3"), Posterior(network, classifier="3"))
 
     def step(one, seed):
         generator = torch.Generator().manual_seed(seed)
@@ -185,7 +187,8 @@ def test_a_learner_goes_on_from_its_state_to_the_same_bits():
     step(first, 1)
     step(second, 1)
     assert first.state().keys() == second.state().keys()
-    assert any(name.startswith("momentum.") for name in first.state())
+    remembered = "exp_avg_sq." if optim.name == "adamw" else "momentum."
+    assert any(name.startswith(remembered) for name in first.state())
     for name, tensor in first.state().items():
         assert torch.equal(second.state()[name], tensor), name
 
@@ -266,3 +269,32 @@ def test_mixup_trains_on_mixed_labels(tmp_path, quick):
     every = torch.cat(targets)
     torch.testing.assert_close(every.sum(1), torch.ones(len(every)))
     assert 0.1 < (every.amax(1) < 0.999).float().mean() < 0.9
+
+
+def test_the_body_learns_at_its_share_of_the_rate():
+    """One step of plain SGD: with a body at a tenth, its weights move a tenth as far, the classifier's as far."""
+    moves = {}
+    for body in (1.0, 0.1):
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))
+        learner = Learner(network, optimizer_for(network, Optim(body=body), "1"), Posterior(network))
+        before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+        inputs = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+        batch = Batch(inputs, torch.arange(8) % 3, torch.arange(8) % 3)
+        epochs = [Epoch("swa", 0)]
+        list(descend(learner, epochs, lambda *_, batch=batch: [batch], optim=Optim(), loss=F.cross_entropy, steps=1))
+        moves[body] = {name: tensor - before[name] for name, tensor in network.state_dict().items()}
+    for name in moves[1.0]:
+        share = 0.1 if name.startswith("0.") else 1.0
+        torch.testing.assert_close(moves[0.1][name], share * moves[1.0][name], rtol=1e-3, atol=1e-7)
+
+
+def test_a_long_gradient_is_clipped():
+    """One step moves the weights by no more than rate (1 + momentum) clip, whatever the loss."""
+    network = nn.Linear(4, 3)
+    optim = Optim(lr=0.1, swa_lr=0.1, weight_decay=0.0, clip=0.5)
+    learner = Learner(network, optimizer_for(network, optim), Posterior(network))
+    before = network.weight.clone()
+    batch = Batch(1e6 * torch.randn(8, 4), torch.arange(8) % 3, torch.arange(8) % 3)
+    list(descend(learner, [Epoch("swa", 0)], lambda *_: [batch], optim=optim, loss=F.cross_entropy, steps=1))
+    assert 0 < (network.weight - before).norm() <= 0.1 * 1.9 * 0.5 * 1.001

@@ -9,7 +9,7 @@ Any module, any loader and any loss of the form (logits, labels) -> scalar work.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -36,8 +36,9 @@ from srepr.models.hardware import default_device
 from srepr.models.split import duplicate, find_classifier
 from srepr.posterior import Posterior
 from srepr.progress import Progress
-from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, optimizer_for, plan
+from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, freeze, optimizer_for, plan
 
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 SMALLEST_HELD_OUT = 10  # examples: of a smaller class none can be spared
 
 
@@ -58,6 +59,8 @@ def fit(
     swa_start: float = 0.75,
     batch_size: int = BATCH_SIZE,
     loss: Loss = F.cross_entropy,
+    optimizer: MakeOptimizer | None = None,
+    freeze: str | None = None,
     classifier: str | None = None,
     class_counts: Iterable[int] | None = None,
     seed: int = 0,
@@ -70,7 +73,11 @@ def fit(
     every epoch. `method="auto"` chooses the re-training on `validation` (see `srepr.retrain`). Without it, a tenth of
     each class with at least ten examples is held out of a Dataset or (inputs, labels). The default `lr` suits networks
     with BatchNorm that are trained from scratch; transformers and fine-tuning want a tenth of it or less. `swa_lr`
-    defaults to a fifth of `lr`, and the warm-up to one epoch, at most a tenth of all. `stage2` takes the keywords of
+    defaults to a fifth of `lr`, and the warm-up to one epoch, at most a tenth of all.
+
+    `optimizer` is a function from parameters to a torch Optimizer, instead of SGD: `lambda p: AdamW(p, lr=1e-4)`. Its
+    learning rates replace `lr` and follow the same schedule. `freeze` names layers that keep their weights and
+    BatchNorm statistics, with commas between. `stage2` takes the keywords of
     `srepr.retrain`; those that stage 1 has as well are prefixed: `stage2_epochs` (default: a tenth of `epochs`, at
     least 10), `stage2_lr`, `stage2_batch_size` and so on.
 
@@ -104,12 +111,13 @@ def fit(
         raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
     if method == "auto" and validation is None:
         train, validation = hold_out(train, seed)
-    start = begin(model, train, batch_size, classifier, seed)
+    start = begin(model, train, batch_size, classifier, seed, freeze)
+    learning = optimizer_of(start.network, optim, optimizer)
     with seeded(start.batches, seed):
         counts = count_labels(train, start.classes) if class_counts is None else list(class_counts)
     for how in methods.values():
         balancing(how.balance, counts, settings.rho)
-    posterior = captured(start, optim, schedule, loss=loss, seed=seed, quiet=quiet, what="stage 1")
+    posterior = captured(start, optim, schedule, loss, learning, seed=seed, quiet=quiet, what="stage 1")
     finished = retrain(posterior, train, method, validation=validation, class_counts=counts, quiet=quiet, **keywords)
     return finished.to(next(chain(model.parameters(), model.buffers())).device)
 
@@ -126,6 +134,8 @@ def collect(
     momentum: float = 0.9,
     batch_size: int = BATCH_SIZE,
     loss: Loss = F.cross_entropy,
+    optimizer: MakeOptimizer | None = None,
+    freeze: str | None = None,
     classifier: str | None = None,
     seed: int = 0,
     quiet: bool = False,
@@ -133,7 +143,7 @@ def collect(
     """A posterior around a network that is already trained: SGD at a constant rate, captured after every epoch.
 
     Choose an `lr` at which the training still moved, for example a tenth of its initial rate. A larger one makes the
-    draws differ more; one that is too large costs accuracy.
+    draws differ more; one that is too large costs accuracy. `optimizer` and `freeze` are as in `fit`.
 
         posterior = srepr.collect(model, loader, lr=0.01)
 
@@ -144,9 +154,10 @@ def collect(
     if epochs < 2:
         raise InputError(f"`epochs` is {epochs}: at least two captures are needed for a spread")
     optim = Optim(lr=lr, swa_lr=lr, momentum=momentum, weight_decay=weight_decay, warmup_epochs=0, swa_start=0)
-    start = begin(model, train, batch_size, classifier, seed)
+    start = begin(model, train, batch_size, classifier, seed, freeze)
+    learning = optimizer_of(start.network, optim, optimizer)
     try:
-        return captured(start, optim, plan(epochs, 0), loss=loss, seed=seed, quiet=quiet, what="collect")
+        return captured(start, optim, plan(epochs, 0), loss, learning, seed=seed, quiet=quiet, what="collect")
     except Diverged as error:
         raise Diverged(str(error).replace("`swa_lr`", "`lr`")) from None  # there is one rate here
 
@@ -181,7 +192,9 @@ class Start:
     classes: int
 
 
-def begin(model: nn.Module, train: Any, batch_size: int, classifier: str | None, seed: int) -> Start:
+def begin(
+    model: nn.Module, train: Any, batch_size: int, classifier: str | None, seed: int, frozen: str | None = None
+) -> Start:
     """Copy the model and learn from the first batch what its classifier and its classes are."""
     network, batches = duplicate(model), shuffled(train, batch_size=batch_size)
     given = next(chain(network.parameters(), network.buffers()), None)
@@ -198,13 +211,41 @@ def begin(model: nn.Module, train: Any, batch_size: int, classifier: str | None,
         with torch.no_grad(), eval_mode(network):
             logits = call(network, inputs)  # also gives lazy layers their weights
         name = find_classifier(network, inputs, name=classifier)
+    freeze(network, frozen or "")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("no parameter of the model requires a gradient: unfreeze those to train")
-    return Start(network, batches, Posterior(network if lazy else model, classifier=name), logits.shape[-1])
+    posterior = Posterior(network if lazy else model, classifier=name)
+    freeze(posterior.model, frozen or "")  # stage 2 keeps the same statistics
+    return Start(network, batches, posterior, logits.shape[-1])
+
+
+def optimizer_of(network: nn.Module, optim: Optim, make: MakeOptimizer | None) -> torch.optim.Optimizer:
+    """The paper's optimiser, or the one that `make` gives for the trainable parameters, with the same schedule.
+
+    >>> adam = optimizer_of(nn.Linear(2, 2), Optim(lr=0.1), lambda parameters: torch.optim.Adam(parameters, lr=0.02))
+    >>> round(adam.param_groups[0]["share"], 3)
+    0.2
+    """
+    if make is None:
+        return optimizer_for(network, optim)
+    made = make([parameter for parameter in network.parameters() if parameter.requires_grad])
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(f"`optimizer` returned {type(made).__name__}: it must return a torch Optimizer")
+    for group in made.param_groups:
+        group["share"] = float(group["lr"]) / optim.lr
+    return made
 
 
 def captured(
-    start: Start, optim: Optim, schedule: list[Epoch], *, loss: Loss, seed: int, quiet: bool, what: str
+    start: Start,
+    optim: Optim,
+    schedule: list[Epoch],
+    loss: Loss,
+    optimizer: torch.optim.Optimizer,
+    *,
+    seed: int,
+    quiet: bool,
+    what: str,
 ) -> Posterior:
     """The posterior over the weights that the schedule captures."""
     network, data = start.network, start.batches
@@ -225,7 +266,7 @@ def captured(
         if not fed:
             raise InputError("no batch has two examples, which BatchNorm needs: raise `batch_size`")
 
-    learner = Learner(network, optimizer_for(network, optim), start.posterior)
+    learner = Learner(network, optimizer, start.posterior)
     with Progress(what, total=len(schedule) * steps, quiet=quiet) as progress:
         for _ in descend(learner, schedule, batches, optim=optim, loss=loss, steps=steps, advance=progress.advance):
             pass

@@ -44,6 +44,7 @@ def show_results(results: dict[str, dict[str, Any]], title: str, *, as_json: boo
         return
     from srepr.views import VIEWS
 
+    results = {metrics.get("called", name): metrics for name, metrics in results.items()}
     views = {name: metrics.get("views", {}) for name, metrics in results.items()}
     if not any(views.values()):
         print(title)

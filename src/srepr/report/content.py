@@ -35,7 +35,7 @@ BRANCHES = {
 def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) -> dict[str, Any]:
     """One run: a re-trained classifier, by default that of `srepr.load`, against the stage-1 one that it replaces.
 
-    Without `dispersion` no network is drawn from the posterior, and its plots are left out.
+    Without `dispersion`, or without a posterior, no network is drawn from it, and its plots are left out.
     """
     head = run.choose(head, retrained=True)
     before, _, note = run.classifiers[head]
@@ -44,7 +44,8 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
         results = {name: metrics.get("validation", metrics) for name, metrics in results.items()}
     part, counts = run.part, run.data.counts
     # First: its one pass over the test images also makes the features that everything below reads.
-    spread = _spread(run, head, results[head]) if dispersion else None
+    several = run.networks["swa"].posterior.count > 1
+    spread = _spread(run, head, results[head]) if dispersion and several else None
     views = list(_views(run, before, head, results))
     small = too_small(run.measure(head).metrics)
     return {
@@ -90,10 +91,13 @@ def _views(run: Run, before: str, head: str, results: Mapping[str, Any]) -> Iter
             "verdict": f"{words.capitalize()}: {sentence}" if view else sentence,
             "intervals": intervals,
             "results": [
-                {**_numbers(name, metrics or {}), "diverged": results[name].get("diverged")}
+                {
+                    **_numbers(results[name].get("called", name), metrics or {}),
+                    "diverged": results[name].get("diverged"),
+                }
                 for name, metrics in shown.items()
             ],
-            "before": _numbers(before, old.metrics, "per_class", "bins"),
+            "before": _numbers(results[before].get("called", before), old.metrics, "per_class", "bins"),
             "after": _numbers(head, new.metrics, "per_class", "bins"),
         }
 
@@ -113,8 +117,9 @@ def _facts(run: Run, settings: Mapping[str, Any]) -> str:
     """The run in one line."""
     train, part = run.data.train, run.part
     kind = "test" if run.data.test is not None else "held-out"
+    length = "frozen" if settings.get("freeze") == "body" else f"{settings['epochs']} epochs"
     return (
-        f"{settings['network']}, {settings['epochs']} epochs, seed {settings['seed']}: {len(train):,} training"
+        f"{settings['network']}, {length}, seed {settings['seed']}: {len(train):,} training"
         f" examples of {len(train.class_names):,} classes, measured on {len(part):,} {kind} examples"
     )
 

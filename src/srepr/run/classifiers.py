@@ -28,6 +28,7 @@ from srepr.methods import Representation
 from srepr.metrics import LongTailMetrics, Measured, measure
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
+from srepr.representation import freeze
 from srepr.run import checkpoints
 from srepr.run.folder import STAGE_1, head_notes, load_run_data, read_settings, require_network
 from srepr.run.load import choose_head, expected_prior
@@ -94,6 +95,10 @@ class Frozen:
         metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
         return measure(self.outputs(head, examples), metrics, weights)
 
+    def named(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """The metrics of this network, with what the tables call one that was not averaged."""
+        return {**metrics, "called": "frozen"} if self.pretrained else metrics
+
     def judge(self, head: nn.Module, examples: Examples, expects: Shares | None = None) -> Judged:
         """A head on a part of the data, in both views if that is not balanced."""
         metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
@@ -113,8 +118,10 @@ def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
     else:
         posterior = Posterior(network, classifier=about.classifier)
         posterior.update(network)
-    pretrained = read_settings(run).get("freeze") == "body"
-    return Frozen(run=run, network=network, posterior=posterior, about=about, pretrained=pretrained, **options)
+    frozen = read_settings(run).get("freeze", "none")
+    if frozen != "body":
+        freeze(network, frozen)  # the draws keep the statistics of these layers
+    return Frozen(run=run, network=network, posterior=posterior, about=about, pretrained=frozen == "body", **options)
 
 
 class TrainedClassifier(NamedTuple):

@@ -83,12 +83,13 @@ def evaluate_run(
     run = open_run(path, data_dir=data_dir, workers=workers, quiet=quiet)
     results: dict[str, dict[str, Any]] = {}
     for name, frozen in run.networks.items():
-        results[name] = on_parts(
+        metrics = on_parts(
             run.data,
             lambda part, frozen=frozen: measure_network(  # type: ignore[misc]
                 frozen.network, part, frozen.about.counts, workers=workers, prior=prior, quiet=quiet
             ),
         )
+        results[name] = frozen.named(metrics)
     finished = (path / "results.json").exists()  # an unfinished training holds its folder, and has no heads yet
     with sole_writer(path) if finished else contextlib.nullcontext():
         for note in head_notes(path):

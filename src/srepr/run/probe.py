@@ -47,7 +47,7 @@ def probe(
     swap(network, network.get_submodule(about.classifier), head)
     save_model(out / STAGE_1["swa"], network, about)
     save_posterior(out / "posterior.safetensors", captured(network, about))
-    write_json(out / "results.json", {"swa": metrics})
+    write_json(out / "results.json", {"swa": frozen.named(metrics)})
 
 
 def captured(network: nn.Module, about: About) -> Posterior:

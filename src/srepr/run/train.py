@@ -40,6 +40,7 @@ from srepr.run import folder
 from srepr.run.checkpoints import build_network, save_model, save_posterior
 from srepr.run.description import Start, data_options, describe
 from srepr.run.devices import as_launched, failing_together, open_fabric, process_rank
+from srepr.run.estimate import announce
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
 from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
@@ -139,6 +140,9 @@ def run_branches(
         network = build_network(about) if given is None else copy.deepcopy(given.network)
         if given is not None and not given.trained:  # by the seed, as all that is random
             network.get_submodule(about.classifier).reset_parameters()  # type: ignore[operator]
+        if leads and not quiet and folder.newest_state(out) is None:
+            with torch.random.fork_rng():
+                announce(network, about, data, settings, pretrained=given is not None)
         if settings.freeze == "body":
             if leads:
                 probe(network, about, data, out, seed=settings.seed, workers=machine.workers, quiet=quiet)
@@ -178,11 +182,10 @@ def train_representation(
     Rank 0 writes: a state after every epoch (and within long ones), and a line of the log.
     """
     epochs, writes = plan(settings.epochs, settings.swa_start, baseline=settings.baseline), fabric.global_rank == 0
-    frozen = freeze(network, settings.freeze)
-    optimizer = optimizer_for(network, settings.optim, classifier)
+    optimizer = optimizer_for(freeze(network, settings.freeze), settings.optim, classifier)
     wrapped = torch.compile(network) if machine.compile and can_compile() else network
     model, wrapped_optimizer = fabric.setup(cast(nn.Module, wrapped), optimizer)
-    learner = Learner(network, optimizer, Posterior(network, classifier=classifier), frozen)
+    learner = Learner(network, optimizer, Posterior(network, classifier=classifier))
     steps = len(epoch_batches(train.labels, batch_size=settings.batch_size, seed=settings.seed, epoch=0))
     position, sums = resumed(run, learner)
     if not position[1]:
