@@ -110,6 +110,45 @@ def test_a_corrupt_image_is_named_or_left_out_and_counted(srepr, birds, tmp_path
     assert (examples["skipped"], sum(examples["sizes"].values())) == (1, 18)
 
 
+def test_a_broken_link_is_named_and_can_be_skipped_by_every_command_that_reads_a_folder(srepr, birds, tmp_path):
+    link = birds / "crow" / "12.jpg"
+    link.symlink_to("gone.jpg")
+    small = ["--network", "resnet8", "--epochs", 1, "--batch-size", 4, "--image-size", 32, "--protocol", "paper"]
+    ways = {
+        "show": ["data", "show", birds],
+        "train": ["train", birds, *small, "--out", tmp_path / "run"],
+        "predict": ["predict", tmp_path / "run", birds, "--workers", 0],
+        "predict it": ["predict", tmp_path / "run", *sorted((birds / "crow").iterdir()), "--workers", 0],
+    }
+    for words in ways.values():
+        complaint = srepr(*words).complaint
+        assert complaint == f"{link} is a broken link to gone.jpg. Restore it, or skip it with --skip-bad-images"
+        answer = srepr(*words, "--skip-bad-images")
+        assert answer.code == 0
+        assert "1 unreadable files skipped" in answer.out or f"skipped 1 bad images ({link})" in answer.err
+    assert f"{link} is a broken link to gone.jpg" in srepr("data", "check", birds).complaint
+
+
+def test_a_command_does_not_advise_an_option_that_it_has_not(srepr, birds, tmp_path):
+    words = ["--network", "resnet8", "--epochs", 1, "--batch-size", 4, "--image-size", 32, "--out", tmp_path / "run"]
+    assert srepr("train", birds, *words).code == 0
+    (birds / "crow" / "3.jpg").unlink()
+    (birds / "crow" / "3.jpg").symlink_to("gone.jpg")
+    expected = f"{birds / 'crow' / '3.jpg'} is a broken link to gone.jpg. Restore it"
+    assert srepr("evaluate", tmp_path / "run").complaint == expected
+
+
+@pytest.mark.parametrize("name", ["kiwi", "test"])
+def test_a_broken_link_in_the_place_of_a_folder_is_no_class_less(srepr, birds, tmp_path, name):
+    if name == "test":
+        birds.rename(tmp_path / "train")
+        (tmp_path / "parts").mkdir()
+        birds = (tmp_path / "train").rename(tmp_path / "parts" / "train").parent
+    (birds / name).symlink_to("gone")
+    expected = f"{birds / name} is a broken link to gone. Restore it, or remove it"
+    assert srepr("data", "show", birds).complaint == expected
+
+
 def test_an_empty_class_is_named(srepr, birds, tmp_path):
     (birds / "kiwi").mkdir()
     assert "kiwi has no images" in srepr("train", birds, "--out", tmp_path / "run").complaint

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from srepr.cli.output import show, show_json
 from srepr.errors import InputError
@@ -29,6 +29,8 @@ class DataCommand:
     """show: smallest class size over largest class size after subsampling."""
     seed: int = 0
     """show: random seed of the subsampling."""
+    skip_bad_images: Annotated[bool, FlagCreatePairsOff] = False
+    """show: skip images that cannot be decoded, and report how many."""
     url: str | None = None
     """get: address of a mirror of the official archive."""
     force: bool = False
@@ -95,7 +97,13 @@ class DataCommand:
         from srepr.data import load
         from srepr.data.show import show as picture
 
-        data = load(self.source, data_dir=self.data_dir, imbalance=self.imbalance, seed=self.seed)
+        data = load(
+            self.source,
+            data_dir=self.data_dir,
+            imbalance=self.imbalance,
+            seed=self.seed,
+            skip_bad_images=self.skip_bad_images,
+        )
         if self.json:
             show_json({**data.describe(), "counts": data.counts.tolist()})
         else:

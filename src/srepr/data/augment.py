@@ -148,9 +148,18 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
             scaled: Image.Image = _opaque(image).resize((size, size), Image.Resampling.BILINEAR, box)
             return scaled
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Restore it, or skip it with `skip_bad_images`") from None
+        raise InputError(f"{path} {absence(path)}. Restore it, or skip it with `skip_bad_images`") from None
     except Exception as error:  # decoders raise almost anything on broken bytes
         raise InputError(f"{path} cannot be decoded: {error}. Remove it, or skip it with `skip_bad_images`") from error
+
+
+def absence(path: str | Path) -> str:
+    """How a file is missing: it does not exist, or a link leads nowhere.
+
+    >>> absence("nowhere.jpg")
+    'does not exist'
+    """
+    return f"is a broken link to {Path(path).readlink()}" if Path(path).is_symlink() else "does not exist"
 
 
 def _opaque(image: Image.Image) -> Image.Image:

@@ -22,7 +22,16 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from srepr.data.augment import CROP_DRAWS, Box, central_box, decode, normalise, pad_crop_flip, random_resized_crop_box
+from srepr.data.augment import (
+    CROP_DRAWS,
+    Box,
+    absence,
+    central_box,
+    decode,
+    normalise,
+    pad_crop_flip,
+    random_resized_crop_box,
+)
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
@@ -220,7 +229,8 @@ def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
     try:
         return np.array([(root / name).stat().st_size for name in names], dtype=np.int64)
     except FileNotFoundError as error:
-        raise InputError(f"{error.filename} does not exist. Restore it, or skip it with `skip_bad_images`") from None
+        name = error.filename
+        raise InputError(f"{name} {absence(name)}. Restore it, or skip it with `skip_bad_images`") from None
 
 
 def _sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from srepr.data.augment import central_box, decode
+from srepr.data.augment import absence, central_box, decode
 from srepr.data.dataset import LongTailData
 from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples, file_sizes
 from srepr.data.longtail import Labels
@@ -52,6 +52,13 @@ def read_list(path: Path, classes: int) -> Listing:
     return Listing(names, np.array(labels, dtype=np.int64))
 
 
+def images_in(folder: Path) -> Iterator[Path]:
+    """Image files below a folder, in any order. Broken links are among them: whoever reads them reports them."""
+    for path in folder.rglob("*"):
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".") and not path.is_dir():
+            yield path
+
+
 def why_bad(path: Path) -> str | None:
     """Why an image file cannot be used, or None. A JPEG is decoded at 1/8 scale, for speed."""
     try:
@@ -59,7 +66,7 @@ def why_bad(path: Path) -> str | None:
             image.draft(image.mode, (1, 1))
             image.load()
     except FileNotFoundError:
-        return "does not exist"
+        return absence(path)
     except Exception as error:  # decoders raise almost anything on broken bytes
         return f"cannot be decoded: {error}"
     return None

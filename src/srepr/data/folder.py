@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from srepr.data.augment import absence
 from srepr.data.dataset import LongTailData
-from srepr.data.files import IMAGE_SUFFIXES, Listing, image_data
+from srepr.data.files import Listing, image_data, images_in
 from srepr.errors import InputError
 
 
 def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read a folder of images. Classes are the sorted folder names; other files are ignored.
+    """Read a folder of images. Classes are the sorted folder names; other files are ignored, broken links are not.
 
     Without `test/`, `val/` is the test set.
 
@@ -26,6 +27,7 @@ def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool =
     >>> data.class_names, data.train.shape
     (('crow', 'wren'), (3, 32, 32))
     """
+    _folders_in(folder)  # `test` may be a broken link
     places = {part: name for part, name in _places(folder).items() if (folder / name).is_dir()}
     class_names = _folders_in(folder / places["train"])
     number = {name: k for k, name in enumerate(class_names)}
@@ -52,7 +54,11 @@ def _places(folder: Path) -> dict[str, str]:
 
 
 def _folders_in(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    entries = [entry for entry in sorted(folder.iterdir()) if not entry.name.startswith(".")]
+    for entry in entries:
+        if not entry.exists():  # it may have been a whole class
+            raise InputError(f"{entry} {absence(entry)}. Restore it, or remove it")
+    return [entry.name for entry in entries if entry.is_dir()]
 
 
 def _scan(folder: Path, part: str, number: dict[str, int]) -> Listing:
@@ -61,11 +67,7 @@ def _scan(folder: Path, part: str, number: dict[str, int]) -> Listing:
     for name in _folders_in(folder / part):
         if name not in number:
             raise InputError(f"{folder / part / name} has no training images. Add some, or remove the folder")
-        found = sorted(
-            path.relative_to(folder).as_posix()
-            for path in (folder / part / name).rglob("*")
-            if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-        )
+        found = sorted(path.relative_to(folder).as_posix() for path in images_in(folder / part / name))
         names += found
         labels += [number[name]] * len(found)
     return Listing(names, np.array(labels, dtype=np.int64))
