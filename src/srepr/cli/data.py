@@ -12,6 +12,9 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 from srepr.cli.output import show, show_json
 from srepr.errors import InputError
 
+LISTED = 20
+"""Problems that `srepr data check` prints for people."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataCommand:
@@ -86,9 +89,14 @@ class DataCommand:
         problems = check(self.source, data_dir=self.data_dir)
         if self.json:
             show_json({"source": self.source, "problems": problems})
+        if len(problems) == 1:
+            raise InputError(problems[0])
         if problems:
-            more = f" ({len(problems) - 1:,} more problems: see --json)" if len(problems) > 1 else ""
-            raise InputError(problems[0] + more)
+            if not self.json:
+                print(*problems[:LISTED], sep="\n")
+            if len(problems) > LISTED and not self.json:
+                print(f"and {len(problems) - LISTED:,} more: see --json")
+            raise InputError(f"{self.source} has {len(problems):,} problems. Mend or remove what is listed above.")
         if not self.json:
             print(f"{self.source}: all files are complete")
 

@@ -30,6 +30,16 @@ class Listing(NamedTuple):
     labels: Labels
 
 
+class Survey(NamedTuple):
+    """The images that a folder or a table lists, before any of them is opened."""
+
+    root: Path
+    parts: dict[str, Listing]
+    class_names: list[str]
+    faults: list[str]
+    """What is wrong with the list, one line each. Data with faults are not read."""
+
+
 def read_list(path: Path, classes: int) -> Listing:
     r"""Read a file list with one line `relative/path label` per image.
 
@@ -86,7 +96,7 @@ def image_data(
     built: dict[str, Examples] = {}
     for part, listing in parts.items():
         if skip_bad_images:
-            bad = _bad_files(root, listing.names)
+            bad = np.array([reason is not None for reason in reasons(root, listing.names)], dtype=np.bool_)
             skipped += [str(root / listing.names[i]) for i in np.flatnonzero(bad)]
             listing = Listing([listing.names[i] for i in np.flatnonzero(~bad)], listing.labels[~bad])
         build = _in_memory if image_size is not None and image_size <= SMALL else _on_disk
@@ -100,13 +110,22 @@ def image_data(
     )
 
 
-def _bad_files(root: Path, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    bad = np.zeros(len(names), dtype=np.bool_)
+def surveyed(name: str, survey: Survey, *, image_size: int | None, skip_bad_images: bool) -> LongTailData:
+    """Build a data set from a survey without faults."""
+    if survey.faults:
+        raise InputError(survey.faults[0])
+    root, parts, class_names, _ = survey
+    return image_data(name, root, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images)
+
+
+def reasons(root: Path, names: Sequence[str]) -> list[str | None]:
+    """Why each image file cannot be used, or None."""
+    found: list[str | None] = []
     with ThreadPool() as pool, Progress("check images", total=len(names)) as progress:
-        for index, reason in enumerate(pool.imap(why_bad, (root / name for name in names), chunksize=32)):
-            bad[index] = reason is not None
+        for reason in pool.imap(why_bad, (root / name for name in names), chunksize=32):
+            found.append(reason)
             progress.advance()
-    return bad
+    return found
 
 
 def _on_disk(root: Path, listing: Listing, class_names: tuple[str, ...], size: int) -> FileExamples:
