@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import srepr
 from srepr.anymodel import fit as fitting
+from srepr.data import ArrayExamples
 from srepr.errors import InputError
 from srepr.methods import METHODS
 from srepr.representation import Diverged
@@ -352,3 +353,34 @@ def test_progress_is_shown_unless_it_is_not_wanted(capsys, monkeypatch):
     assert "collect: 1 of 12" in capsys.readouterr().err
     srepr.collect(network(), TensorDataset(X, Y), epochs=2, lr=0.01, quiet=True)
     assert capsys.readouterr().err == ""
+
+
+def test_a_set_of_vectors_is_the_dataset_of_its_inputs():
+    examples = ArrayExamples(X.numpy(), Y.numpy(), ("a", "b", "c"), mean=(0.5,) * X.shape[1])
+    pair = TensorDataset(examples.load(np.arange(len(Y))), Y)
+    with_set, with_pair = (srepr.fit(network(), train, **QUICK) for train in (examples, pair))
+    assert bits(with_set) == bits(with_pair)
+    assert srepr.evaluate(with_set, examples, [9, 9, 9]) == srepr.evaluate(with_pair, pair, [9, 9, 9])
+
+
+def test_a_set_of_images_is_augmented_for_training_and_plain_where_it_is_judged(monkeypatch):
+    digits, read = srepr.data.load("digits-lt", protocol="holdout"), ArrayExamples.load
+    model = srepr.models.resnet8(10, channels=1)
+    trained, judged = [], []
+
+    def load(self, indices, view=None):
+        (judged if self is digits.validation else trained).append(view)
+        return read(self, indices, view)
+
+    monkeypatch.setattr(ArrayExamples, "load", load)
+    options = {"validation": digits.validation, "epochs": 5, "batch_size": 64, "samples": 2, "quiet": True}
+    first = srepr.fit(model, digits.train, **options)
+    views = trained.copy()
+    trained.clear()
+    second = srepr.fit(model, digits.train, **options)
+    assert bits(first) == bits(second)
+    assert views == trained
+    assert None not in views
+    assert len(set(views)) > 5 * len(digits.train) // 64  # every batch of every epoch has its own
+    srepr.evaluate(first, digits.validation, digits.counts)
+    assert set(judged) == {None}

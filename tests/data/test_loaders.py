@@ -18,6 +18,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from srepr.data.examples import ArrayExamples
+from srepr.data.inputs import seeded
 from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
 from srepr.errors import InputError
 
@@ -71,7 +73,10 @@ class Reiterable:
         return iter([(X[:3], Y[:3]), (X[3:], Y[3:])])
 
 
+NAMES = ("crow", "owl", "wren")
+
 SOURCES = {
+    "set of srepr.data": ArrayExamples(X.numpy(), Y.numpy(), NAMES),
     "tensors": (X, Y),
     "list of tensors": [X, Y],
     "numpy": (X.numpy(), Y.numpy()),
@@ -234,3 +239,33 @@ def test_counting_nothing_or_too_many_classes_is_named():
 def test_counts_are_numpys(labels):
     counts = count_labels((torch.zeros(len(labels), 1), labels), classes=10_000)
     assert counts == np.bincount(labels, minlength=10_000).tolist()
+
+
+# Sets of `srepr.data`
+
+IMAGES = ArrayExamples(
+    np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), np.arange(40) % 3, NAMES, padding=2
+)
+
+
+def taken(batches, seed):
+    with seeded(batches, seed):
+        return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+
+def test_a_set_is_read_plain_and_in_order():
+    inputs, labels = taken(loader(IMAGES, batch_size=16), seed=0)
+    assert torch.equal(inputs, IMAGES.load(np.arange(40)))
+    assert labels.tolist() == IMAGES.labels.tolist()
+
+
+@pytest.mark.parametrize("order", [None, 3], ids=["shuffled anew", "in one order"])
+def test_a_shuffled_set_is_augmented_anew_and_follows_from_the_seed(order):
+    batches = shuffled(IMAGES, batch_size=16, seed=order)
+    (first, labels), (again, _), (other, others) = (taken(batches, seed) for seed in (5, 5, 6))
+    assert torch.equal(first, again)
+    assert sorted(labels.tolist()) == sorted(IMAGES.labels.tolist())
+    assert (labels.tolist() == others.tolist()) == (order is not None)
+    assert not torch.equal(first, other)
+    plain = {image.numpy().tobytes() for image in IMAGES.load(np.arange(40))}
+    assert len(plain & {image.numpy().tobytes() for image in first}) < 10  # one place of 25 is the middle

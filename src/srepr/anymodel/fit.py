@@ -27,6 +27,7 @@ from srepr.anymodel.retrain import chosen, retrain
 from srepr.balance import balancing
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, COLLECT_EPOCHS, Optim, first_capture, stage2_epochs
+from srepr.data.examples import Examples
 from srepr.data.inputs import seeded
 from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
 from srepr.data.longtail import stratified_holdout
@@ -67,12 +68,12 @@ def fit(
     """Train a network from where it stands and re-train its classifier; returns a module that is called like yours.
 
     `train` is a DataLoader, which keeps its order and batches, or a Dataset or (inputs, labels), which is shuffled in
-    every epoch. `method="auto"` chooses the re-training on `validation` (see `srepr.retrain`). Without it, a tenth of
-    each class with at least ten examples is held out of a Dataset or (inputs, labels). The default `lr` suits networks
-    with BatchNorm that are trained from scratch; transformers and fine-tuning want a tenth of it or less. `swa_lr`
-    defaults to a fifth of `lr`, and the warm-up to one epoch, at most a tenth of all. `stage2` takes the keywords of
-    `srepr.retrain`; those that stage 1 has as well are prefixed: `stage2_epochs` (default: a tenth of `epochs`, at
-    least 10), `stage2_lr`, `stage2_batch_size` and so on.
+    every epoch. A set of `srepr.data` is also augmented, anew in every epoch. `method="auto"` chooses the re-training
+    on `validation` (see `srepr.retrain`). Without it, a tenth of each class with at least ten examples is held out of
+    all but a DataLoader. The default `lr` suits networks with BatchNorm that are trained from scratch; transformers
+    and fine-tuning want a tenth of it or less. `swa_lr` defaults to a fifth of `lr`, and the warm-up to one epoch, at
+    most a tenth of all. `stage2` takes the keywords of `srepr.retrain`; those that stage 1 has as well are prefixed:
+    `stage2_epochs` (default: a tenth of `epochs`, at least 10), `stage2_lr`, `stage2_batch_size` and so on.
 
         better = srepr.fit(model, loader, epochs=100)
 
@@ -161,13 +162,15 @@ def hold_out(train: Any, seed: int) -> tuple[Any, Any]:
     batches = loader(train)
     if batches is train or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return train, None
-    labels = torch.cat([split(batch)[1] for batch in batches]).numpy()
+    labels = train.labels if isinstance(train, Examples) else torch.cat([split(b)[1] for b in batches]).numpy()
     counts = np.bincount(labels)
     enough = np.flatnonzero(counts[labels] >= SMALLEST_HELD_OUT)
     if not len(enough):
         return train, None
     held = enough[stratified_holdout(labels[enough], 0.1, seed=seed)[1]]
     kept = np.setdiff1d(np.arange(len(labels)), held)
+    if isinstance(train, Examples):
+        return train.subset(kept), train.subset(held)
     return Subset(batches.dataset, kept.tolist()), Subset(batches.dataset, held.tolist())
 
 

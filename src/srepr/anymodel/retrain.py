@@ -51,9 +51,10 @@ def retrain(
 ) -> Classifier:
     """Re-train the classifier of a network on frozen features and return a drop-in module.
 
-    `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels". A posterior is averaged, and its
-    BatchNorm statistics are recomputed on `train`; a plain model is taken as it is and has nothing to draw from. With
-    embeddings only, pass an `nn.Linear`, which may be untrained, and (features, labels), features [N, L] or [M, N, L].
+    `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels", or a set of `srepr.data`, which is
+    augmented. A posterior is averaged, and its BatchNorm statistics are recomputed on `train`; a plain model is taken
+    as it is and has nothing to draw from. With embeddings only, pass an `nn.Linear`, which may be untrained, and
+    (features, labels), features [N, L] or [M, N, L].
 
     `method="auto"` chooses among la, crt and srepr, and their penalty, on `validation`, data that the network was not
     trained on. Without it, embeddings and the features of networks with an untrained classifier are cross-validated;

@@ -1,4 +1,4 @@
-"""Data that the library accepts: a DataLoader, a Dataset, a pair of arrays or an iterable of batches.
+"""Data that the library accepts: a DataLoader, a Dataset, a set of `srepr.data`, a pair of arrays or batches.
 
 A batch is (inputs, labels), or a dict with "labels" (Hugging Face). The rest of the library sees only `loader`,
 `shuffled` and `split`.
@@ -12,15 +12,43 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
 
+from srepr.data.examples import Examples
 from srepr.errors import InputError
 
 ACCEPTED = "pass a DataLoader, a Dataset or (inputs, labels)"
 
 
+class ExampleDataset(Dataset[tuple[Tensor, Tensor]]):
+    """A set of `srepr.data` as a Dataset: plain, or augmented anew whenever it is read, as torch's seed says.
+
+    >>> from srepr.data import load
+    >>> inputs, label = ExampleDataset(load("digits-lt").train)[0]
+    >>> inputs.shape, label
+    (torch.Size([1, 8, 8]), tensor(0))
+    """
+
+    def __init__(self, examples: Examples, *, augment: bool = False) -> None:
+        self.examples, self.augment, self.labels = examples, augment, examples.labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, labels = self.__getitems__([index])
+        return inputs[0], labels[0]
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """A whole batch, which is faster than its examples one by one."""
+        rows = np.asarray(indices)
+        view = (int(torch.randint(1 << 62, ())), 0) if self.augment else None
+        return self.examples.load(rows, view), torch.from_numpy(self.labels[rows])
+
+
 def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
     """Batches of the data, in order, that can be iterated repeatedly. A DataLoader is returned unchanged.
 
-    Floating-point numpy inputs are cast to torch's default dtype, which models expect.
+    A set of `srepr.data` is read plain, as for evaluation. Floating-point numpy inputs are cast to torch's default
+    dtype, which models expect.
 
     >>> batches = loader((np.zeros((5, 2)), [0, 1, 1, 0, 2]), batch_size=3)
     >>> [labels.tolist() for inputs, labels in batches]
@@ -28,6 +56,8 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
     """
     if isinstance(data, DataLoader):
         return data
+    if isinstance(data, Examples):
+        return DataLoader(ExampleDataset(data), batch_size=batch_size, collate_fn=_whole)
     if isinstance(data, str | bytes | Mapping):
         raise InputError(f"the data is a {type(data).__name__}: {ACCEPTED}")
     if isinstance(data, Iterator):
@@ -51,7 +81,8 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
 def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> Iterable[Any]:
     """Batches in random order: a new order on every pass, or always the same one with `seed`.
 
-    A DataLoader, a stream or a list of batches keeps its own order.
+    A DataLoader, a stream or a list of batches keeps its own order. A set of `srepr.data` is augmented anew on every
+    pass, as torch's seed says.
 
     >>> [labels.tolist() for _, labels in shuffled((torch.zeros(5, 2), [0, 0, 0, 1, 1]), seed=0)]
     [[0, 1, 1, 0, 0]]
@@ -59,10 +90,15 @@ def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> It
     batches = loader(data, batch_size=batch_size)
     if batches is data or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return batches
+    dataset: Any = ExampleDataset(data, augment=True) if isinstance(data, Examples) else batches.dataset
     if seed is None:
-        return DataLoader(batches.dataset, batch_size=batch_size, shuffle=True)
-    order = np.random.default_rng(seed).permutation(len(batches.dataset))  # type: ignore[arg-type]
-    return DataLoader(Subset(batches.dataset, order.tolist()), batch_size=batch_size)
+        return DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=batches.collate_fn)
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    return DataLoader(Subset(dataset, order.tolist()), batch_size=batch_size, collate_fn=batches.collate_fn)
+
+
+def _whole(batch: Any) -> Any:
+    return batch  # as `__getitems__` gives it
 
 
 def split(batch: Any) -> tuple[Any, Tensor]:
