@@ -384,3 +384,20 @@ def test_a_set_of_images_is_augmented_for_training_and_plain_where_it_is_judged(
     assert len(set(views)) > 5 * len(digits.train) // 64  # every batch of every epoch has its own
     srepr.evaluate(first, digits.validation, digits.counts)
     assert set(judged) == {None}
+
+
+def test_names_are_as_good_as_their_numbers():
+    names = ("crow", "owl", "wren")
+    words = [names[k] for k in Y]
+    by_name, by_number = (srepr.fit(network(), (X, labels), **QUICK) for labels in (words, Y))
+    assert bits(by_name) == bits(by_number)
+    assert by_name.class_names == names
+    small = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(InputError, match="the data names 3 classes, and the classifier has 2"):
+        srepr.fit(small, (X, words), **QUICK)
+
+
+def test_a_name_in_the_validation_set_that_is_no_class_is_refused_before_stage_1(posteriors):
+    with pytest.raises(InputError, match="label 'dodo' is none of the 3 classes"):
+        srepr.fit(network(), (X, list(map(str, Y.tolist()))), validation=(X[:1], ["dodo"]), **QUICK)
+    assert posteriors == []

@@ -355,3 +355,50 @@ def test_the_given_layer_is_untouched():
     assert bits(layer) == before
     assert bits(new.model) != before
     assert heads.as_linear(new.model) is new.model
+
+
+NAMES = ("crow", "hoopoe", "owl", "wren")
+WORDS = [NAMES[k] for k in LABELS]
+
+
+@pytest.mark.parametrize(("subject", "inputs"), [(linear, STACK[0]), (linear, STACK), (network, INPUTS)])
+def test_names_are_as_good_as_their_numbers(subject, inputs):
+    by_name, by_number = (srepr.retrain(subject(), (inputs, labels), "la", **FAST) for labels in (WORDS, LABELS))
+    assert bits(by_name) == bits(by_number)
+    assert by_name.class_names == by_name.with_prior([1, 2, 3, 4]).class_names == NAMES
+    assert not hasattr(by_number, "class_names")
+
+
+@pytest.mark.parametrize(("subject", "inputs"), [(linear, STACK[0]), (network, INPUTS)])
+def test_names_of_validation_are_those_of_training(subject, inputs):
+    """A validation set without the first class must not shift the numbers of the others."""
+    some = LABELS > 0
+    held = [
+        (inputs[some], [word for word, kept in zip(WORDS, some, strict=True) if kept]),
+        (inputs[some], LABELS[some]),
+    ]
+    train = (inputs, WORDS)
+    first, second = (srepr.retrain(subject(), train, "la", validation=validation) for validation in held)
+    assert bits(first) == bits(second)
+    with pytest.raises(InputError, match="label 'dodo' is none of the 4 classes"):
+        srepr.retrain(subject(), train, "la", validation=(inputs[:1], ["dodo"]))
+    with pytest.raises(InputError, match="the labels are class names, and those of the classes are not known"):
+        srepr.retrain(subject(), (inputs, LABELS), "la", validation=(inputs, WORDS))
+
+
+@pytest.mark.parametrize(("subject", "inputs"), [(linear, STACK[0]), (linear, STACK), (network, INPUTS)])
+def test_names_that_the_layer_has_no_room_for_are_refused(subject, inputs):
+    words = [*WORDS[:-2], "dodo", "wren"]
+    with pytest.raises(InputError, match="the data names 5 classes, and the classifier has 4"):
+        srepr.retrain(subject(), (inputs, words), "la", **FAST)
+
+
+def test_evaluation_goes_by_the_names_that_the_classifier_knows():
+    model = srepr.retrain(network(), (INPUTS, WORDS), "la", **FAST)
+    some = LABELS > 1
+    words = [word for word, kept in zip(WORDS, some, strict=True) if kept]
+    by_number = srepr.evaluate(model, (INPUTS[some], LABELS[some]), COUNTS)
+    assert srepr.evaluate(model, (INPUTS[some], words), COUNTS) == by_number
+    assert srepr.evaluate(model.model, (INPUTS, WORDS), COUNTS) == srepr.evaluate(model, (INPUTS, LABELS), COUNTS)
+    with pytest.raises(InputError, match="the data names 2 classes, and the classifier has 4"):
+        srepr.evaluate(model.model, (INPUTS[some], words), COUNTS)

@@ -29,7 +29,7 @@ from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, COLLECT_EPOCHS, Optim, first_capture, stage2_epochs
 from srepr.data.examples import Examples
 from srepr.data.inputs import seeded
-from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
+from srepr.data.loaders import as_labels, class_names, count_labels, loader, numbered, shuffled, split
 from srepr.data.longtail import stratified_holdout
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode
@@ -68,7 +68,8 @@ def fit(
     """Train a network from where it stands and re-train its classifier; returns a module that is called like yours.
 
     `train` is a DataLoader, which keeps its order and batches, or a Dataset or (inputs, labels), which is shuffled in
-    every epoch. A set of `srepr.data` is also augmented, anew in every epoch. `method="auto"` chooses the re-training
+    every epoch. A set of `srepr.data` is also augmented, anew in every epoch. Labels of (inputs, labels) may be class
+    names, numbered in sorted order. `method="auto"` chooses the re-training
     on `validation` (see `srepr.retrain`). Without it, a tenth of each class with at least ten examples is held out of
     all but a DataLoader. The default `lr` suits networks with BatchNorm that are trained from scratch; transformers
     and fine-tuning want a tenth of it or less. `swa_lr` defaults to a fifth of `lr`, and the warm-up to one epoch, at
@@ -106,6 +107,7 @@ def fit(
     if method == "auto" and validation is None:
         train, validation = hold_out(train, seed)
     start = begin(model, train, batch_size, classifier, seed)
+    validation = numbered(validation, class_names(train, start.classes))
     with seeded(start.batches, seed):
         counts = count_labels(train, start.classes) if class_counts is None else list(class_counts)
     for how in methods.values():
@@ -201,6 +203,7 @@ def begin(model: nn.Module, train: Any, batch_size: int, classifier: str | None,
         with torch.no_grad(), eval_mode(network):
             logits = call(network, inputs)  # also gives lazy layers their weights
         name = find_classifier(network, inputs, name=classifier)
+    class_names(train, logits.shape[-1])  # refused here if there are more or fewer
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("no parameter of the model requires a gradient: unfreeze those to train")
     return Start(network, batches, Posterior(network if lazy else model, classifier=name), logits.shape[-1])

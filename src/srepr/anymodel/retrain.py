@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -16,7 +16,7 @@ from srepr.anymodel.network import Prepared, prepare
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, Retrain, stage2_epochs
 from srepr.data.inputs import LoaderInputs, seeded
-from srepr.data.loaders import as_labels, count_labels, loader, shuffled
+from srepr.data.loaders import as_labels, class_names, count_labels, loader, numbered, numbers, shuffled
 from srepr.errors import InputError, unknown
 from srepr.features import EpochFeatures, FeatureSource, Given, NetworkFeatures
 from srepr.methods import Method, Representation, Start, choices
@@ -54,7 +54,8 @@ def retrain(
     `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels", or a set of `srepr.data`, which is
     augmented. A posterior is averaged, and its BatchNorm statistics are recomputed on `train`; a plain model is taken
     as it is and has nothing to draw from. With embeddings only, pass an `nn.Linear`, which may be untrained, and
-    (features, labels), features [N, L] or [M, N, L].
+    (features, labels), features [N, L] or [M, N, L]. Labels of (inputs, labels) may be class names: class k is the
+    k-th in sorted order, and `class_names` of the result lists them.
 
     `method="auto"` chooses among la, crt and srepr, and their penalty, on `validation`, data that the network was not
     trained on. Without it, embeddings and the features of networks with an untrained classifier are cross-validated;
@@ -78,9 +79,10 @@ def retrain(
     source: FeatureSource
     if isinstance(posterior_or_model, nn.Linear | Cosine):
         layer = posterior_or_model
+        names = class_names(train, len(layer.weight))
         source = given_features(train, layer, seed)
         if validation is not None:
-            held = given_features(validation, layer, seed).epoch(0)
+            held = given_features(numbered(validation, names), layer, seed).epoch(0)
         draws, unseen = source.features.ndim == 3 and len(source.features) > 1, True
         if class_counts is None:
             class_counts = np.bincount(source.labels, minlength=len(layer.weight)).tolist()
@@ -88,6 +90,7 @@ def retrain(
         inputs = LoaderInputs(shuffled(train, seed=seed), seed)
         ready = prepare(posterior_or_model, inputs, classifier)
         layer = ready.layer
+        names = class_names(train, len(layer.weight))
         draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
         if class_counts is None:
             with seeded(train, seed):
@@ -96,18 +99,12 @@ def retrain(
         reads: Representation = several[0] if several and (draws or several != ["swag"]) else "deterministic"
         source = network_features(ready, inputs, reads, wanted, quiet=quiet)
         if validation is not None:
-            plain = LoaderInputs(loader(validation), seed)
+            plain = LoaderInputs(loader(numbered(validation, names)), seed)
             held = network_features(ready, plain, "deterministic", wanted, quiet=quiet).epoch(0)
         unseen = held is None and method == "auto" and untrained(layer, source.epoch(0))
     if method == "auto":
         methods = choices("auto", draws=draws)
-    for name, how in methods.items():
-        if how.representation == "swag" and not draws:
-            raise InputError(
-                f"{name} draws from a posterior, and there is none. Pass a srepr.Posterior with at least two captures"
-                " (srepr.collect makes one) or features [M, N, L]; or set `representation` to 'augment', or `method`"
-                " to la."
-            )
+    _check_draws(methods, draws=draws)
     made = retrain_head(
         source,
         layer,
@@ -123,9 +120,20 @@ def retrain(
         temperature=made.temperature,
         classes=len(class_counts),
         expects=made.method.expected_prior(class_counts, wanted.rho),
+        class_names=names,
     ).eval()
     finished.choice = None if made.choice is None else made.choice.table
     return finished
+
+
+def _check_draws(methods: Mapping[str, Method], *, draws: bool) -> None:
+    for name, how in methods.items():
+        if how.representation == "swag" and not draws:
+            raise InputError(
+                f"{name} draws from a posterior, and there is none. Pass a srepr.Posterior with at least two captures"
+                " (srepr.collect makes one) or features [M, N, L]; or set `representation` to 'augment', or `method`"
+                " to la."
+            )
 
 
 def network_features(
@@ -178,7 +186,7 @@ def chosen(method: str, **keywords: Any) -> tuple[dict[str, Method], Retrain]:
 def given_features(train: Any, layer: nn.Linear | Cosine, seed: int) -> Given:
     """Your own embeddings for this classifier, from (features, labels) or batches."""
     if isinstance(train, tuple | list) and len(train) == 2 and getattr(train[0], "ndim", 0) == 3:
-        features, labels = train
+        features, labels = train[0], numbers(train[1])[0]
     else:
         parts = list(LoaderInputs(loader(train), seed).sweep(0))
         features, labels = (torch.cat(part) for part in zip(*parts, strict=True))

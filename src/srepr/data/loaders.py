@@ -4,7 +4,7 @@ A batch is (inputs, labels), or a dict with "labels" (Hugging Face). The rest of
 `shuffled` and `split`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,8 @@ class ExampleDataset(Dataset[tuple[Tensor, Tensor]]):
     """
 
     def __init__(self, examples: Examples, *, augment: bool = False) -> None:
-        self.examples, self.augment, self.labels = examples, augment, examples.labels
+        self.examples, self.augment = examples, augment
+        self.labels, self.class_names = examples.labels, examples.class_names
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,11 +45,19 @@ class ExampleDataset(Dataset[tuple[Tensor, Tensor]]):
         return self.examples.load(rows, view), torch.from_numpy(self.labels[rows])
 
 
+class NamedDataset(TensorDataset):
+    """Inputs and class numbers, and the names of these classes."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> None:
+        super().__init__(inputs, labels)
+        self.class_names = class_names
+
+
 def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
     """Batches of the data, in order, that can be iterated repeatedly. A DataLoader is returned unchanged.
 
     A set of `srepr.data` is read plain, as for evaluation. Floating-point numpy inputs are cast to torch's default
-    dtype, which models expect.
+    dtype, which models expect. Labels of (inputs, labels) may be class names (see `numbers`).
 
     >>> batches = loader((np.zeros((5, 2)), [0, 1, 1, 0, 2]), batch_size=3)
     >>> [labels.tolist() for inputs, labels in batches]
@@ -63,14 +72,16 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
     if isinstance(data, Iterator):
         raise InputError("a generator can be read only once: pass a DataLoader or a Dataset")
     if isinstance(data, tuple | list):
-        if len(data) != 2 or not isinstance(data[0], np.ndarray | Tensor):
+        if not _is_pair(data):
             return data  # a list of batches
-        inputs, labels = torch.as_tensor(data[0]), as_labels(data[1])
+        values, names = numbers(data[1])
+        inputs, labels = torch.as_tensor(data[0]), as_labels(values)
         if isinstance(data[0], np.ndarray) and inputs.is_floating_point():
             inputs = inputs.to(torch.get_default_dtype())
         if len(inputs) != len(labels):
             raise InputError(f"there are {len(inputs)} inputs but {len(labels)} labels: pass one label for each input")
-        return DataLoader(TensorDataset(inputs, labels), batch_size=batch_size)
+        pairs = TensorDataset(inputs, labels) if names is None else NamedDataset(inputs, labels, names)
+        return DataLoader(pairs, batch_size=batch_size)
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return DataLoader(data, batch_size=batch_size)
     if isinstance(data, Iterable):
@@ -148,6 +159,70 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
             f"label {int(labels.max())} is out of range: with {classes} classes the last is {classes - 1}"
         )
     return labels
+
+
+def numbers(labels: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
+    """Labels that are class names as class numbers, and the names; other labels as they are, and None.
+
+    Class k is the k-th of `names`, by default of the different labels in sorted order.
+
+    >>> numbers(["wren", "crow", "wren"])
+    (array([1, 0, 1]), ('crow', 'wren'))
+    >>> numbers([1, 0, 1])
+    ([1, 0, 1], None)
+    """
+    if isinstance(labels, Tensor):
+        return labels, None
+    array = np.asarray(labels)
+    if array.dtype.kind not in "UTO" or not array.size or not all(isinstance(label, str) for label in array.flat):
+        return labels, None
+    array = array.astype(str)
+    known = np.unique(array) if names is None else np.asarray(names, dtype=str)
+    strange = np.setdiff1d(array, known)
+    if len(strange):
+        few = ", ".join([*known[:5].tolist(), *(["..."] if len(known) > 5 else [])])
+        raise InputError(
+            f"label {str(strange[0])!r} is none of the {len(known)} classes ({few}): correct or remove it"
+        )
+    order = np.argsort(known)
+    return order[np.searchsorted(known[order], array)], tuple(known.tolist())
+
+
+def numbered(data: Any, names: Sequence[str] | None) -> Any:
+    """The data; if it is (inputs, labels) with class names as labels, with the numbers that these have in `names`.
+
+    >>> numbered((torch.zeros(1, 2), ["wren"]), names=("crow", "wren"))[1]
+    array([1])
+    """
+    if not _is_pair(data) or numbers(data[1])[1] is None:
+        return data
+    if names is None:
+        raise InputError("the labels are class names, and those of the classes are not known: pass class numbers")
+    return data[0], numbers(data[1], names)[0]
+
+
+def class_names(data: Any, classes: int) -> tuple[str, ...] | None:
+    """Names of the classes of a set of `srepr.data`, or of labels that are names; None if they have none.
+
+    >>> class_names((torch.zeros(2, 2), ["wren", "crow"]), classes=2)
+    ('crow', 'wren')
+    """
+    if _is_pair(data):
+        names = numbers(data[1])[1]
+    else:
+        while isinstance(data, DataLoader | Subset):
+            data = data.dataset
+        names = data.class_names if isinstance(data, Examples | ExampleDataset | NamedDataset) else None
+    if names is not None and len(names) != classes:
+        raise InputError(
+            f"the data names {len(names)} classes, and the classifier has {classes}: give it one output for each, or"
+            " pass class numbers for labels"
+        )
+    return names
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], np.ndarray | Tensor)
 
 
 def count_labels(data: Any, classes: int | None = None) -> list[int]:
