@@ -28,6 +28,7 @@ STACK = CHANCE.normal(size=(3, 40, 5)).astype(np.float32)
 WEIGHT = torch.from_numpy(CHANCE.normal(size=(4, 5)).astype(np.float32))
 BIAS = torch.from_numpy(CHANCE.normal(size=4).astype(np.float32))
 FAST = {"solver": "sgd", "epochs": 2, "batch_size": 16, "samples": 2}
+SOLVED = {"penalty": 0.1}
 KINDS = [("deterministic", False), ("swag", False), ("swag", True), ("augment", False), ("augment", True)]
 
 
@@ -203,16 +204,43 @@ def test_every_representation_works_on_a_network(posterior, representation, dist
 
 
 def test_a_plain_model_has_nothing_to_draw_from():
-    for subject, data in (
-        (network(), (INPUTS, LABELS)),
-        (linear(), (STACK[0], LABELS)),
-        (linear(), (STACK[:1], LABELS)),
-    ):
+    for options in ({}, {"validation": (INPUTS, LABELS)}, {"samples": 5}, {"solver": "sgd"}):
         with pytest.raises(InputError, match=r"there is none. Pass a srepr.Posterior .*`representation` to 'augment'"):
-            srepr.retrain(subject, data, "srepr")
-        assert srepr.retrain(subject, data)(torch.zeros(1, data[0].shape[-1])).shape == (1, 4)
+            srepr.retrain(network(), (INPUTS, LABELS), "srepr", **options)
+    with pytest.raises(InputError, match="la draws from a posterior, and there is none"):
+        srepr.retrain(network(), (INPUTS, LABELS), "la", representation="swag")
+    assert srepr.retrain(network(), (INPUTS, LABELS))(torch.zeros(1, 3)).shape == (1, 4)
     new = srepr.retrain(network(), (INPUTS, LABELS), "srepr", representation="augment", **FAST)
     assert new(torch.zeros(1, 3)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("features", [STACK[0], STACK[:1]], ids=["[N, L]", "[1, N, L]"])
+def test_a_single_embedding_of_each_example_is_not_several(features):
+    """Nor are there views of it: what cannot be seen again cannot be augmented."""
+    one = r"needs several representations of each example, and there is one. Pass features \[M, N, L\]"
+    for options in ({}, {"validation": (features, LABELS)}, {"samples": 5}, {"representation": "augment"}):
+        with pytest.raises(InputError, match=f"srepr {one}"):
+            srepr.retrain(linear(), (features, LABELS), "srepr", **options)
+    for representation in ("swag", "augment"):
+        with pytest.raises(InputError, match=f"la {one}"):
+            srepr.retrain(linear(), (features, LABELS), "la", representation=representation)
+    assert srepr.retrain(linear(), (features, LABELS))(torch.zeros(1, 5)).shape == (1, 4)
+
+
+def test_a_single_sample_is_not_distilled_into_itself(posterior):
+    for options in ({"method": "srepr"}, {"method": "auto"}, {"method": "srepr", "representation": "augment"}):
+        with pytest.raises(InputError, match="`samples` is 1: srepr distils several representations"):
+            srepr.retrain(posterior, (INPUTS, LABELS), **options, samples=1)
+    with pytest.raises(InputError, match="`samples` is 1: srepr distils"):
+        srepr.fit(network(), (INPUTS, LABELS), method="srepr", epochs=5, samples=1)
+    fine = {"distill": False, "samples": 1}
+    assert srepr.retrain(posterior, (INPUTS, LABELS), "srepr", **fine)(torch.zeros(1, 3)).shape == (1, 4)
+    assert srepr.retrain(network(), (INPUTS, LABELS), samples=1)(torch.zeros(1, 3)).shape == (1, 4)
+
+
+def test_the_samples_of_embeddings_are_those_that_are_passed():
+    few, many = (srepr.retrain(linear(), (STACK, LABELS), "srepr", samples=samples, **SOLVED) for samples in (1, 9))
+    assert bits(few) == bits(many)
 
 
 def test_a_model_in_double_precision_stays_in_it():

@@ -38,6 +38,7 @@ from srepr.models.split import duplicate, find_classifier
 from srepr.posterior import Posterior
 from srepr.progress import Progress
 from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, plan, sgd
+from srepr.retraining import check_samples
 
 SMALLEST_HELD_OUT = 10  # examples: of a smaller class none can be spared
 
@@ -104,6 +105,8 @@ def fit(
     captures = [epoch.branch for epoch in schedule].count("swa")
     if captures < 2 and method != "auto" and any(how.representation == "swag" for how in methods.values()):
         raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
+    if captures > 1:
+        check_samples(methods, settings.samples)
     if method == "auto" and validation is None:
         train, validation = hold_out(train, seed)
     start = begin(model, train, batch_size, classifier, seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -22,7 +22,7 @@ from srepr.features import EpochFeatures, FeatureSource, Given, NetworkFeatures
 from srepr.methods import Method, Representation, Start, choices
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
-from srepr.retraining import retrain_head
+from srepr.retraining import check_samples, retrain_head
 from srepr.selection import class_weights
 from srepr.storage.arrays import ArrayFolder
 
@@ -64,7 +64,8 @@ def retrain(
     named method.
 
     `balance`, `head`, `start`, `representation` and `distill` override the choices of a named method. `settings` takes
-    the other fields of `srepr.config.Retrain`. A cosine classifier stays one.
+    the other fields of `srepr.config.Retrain`. With embeddings, `samples`, `views` and whatever else concerns networks
+    have no effect: the representations are the M that you pass. A cosine classifier stays one.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> data = (torch.randn(60, 2), torch.tensor([0] * 50 + [1] * 10))
@@ -81,30 +82,30 @@ def retrain(
         layer = posterior_or_model
         names = class_names(train, len(layer.weight))
         source = given_features(train, layer, seed)
+        draws, unseen = source.features.ndim == 3 and len(source.features) > 1, True
+        methods = possible(method, methods, draws=draws, embeddings=True)
         if validation is not None:
             held = given_features(numbered(validation, names), layer, seed).epoch(0)
-        draws, unseen = source.features.ndim == 3 and len(source.features) > 1, True
         if class_counts is None:
             class_counts = np.bincount(source.labels, minlength=len(layer.weight)).tolist()
     else:
+        draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
+        methods = possible(method, methods, draws=draws)
+        check_samples(methods, wanted.samples)
         inputs = LoaderInputs(shuffled(train, seed=seed), seed)
         ready = prepare(posterior_or_model, inputs, classifier)
         layer = ready.layer
         names = class_names(train, len(layer.weight))
-        draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
         if class_counts is None:
             with seeded(train, seed):
                 class_counts = count_labels(train, len(layer.weight))
         several = [how.representation for how in methods.values() if how.representation != "deterministic"]
-        reads: Representation = several[0] if several and (draws or several != ["swag"]) else "deterministic"
+        reads: Representation = several[0] if several else "deterministic"
         source = network_features(ready, inputs, reads, wanted, quiet=quiet)
         if validation is not None:
             plain = LoaderInputs(loader(numbered(validation, names)), seed)
             held = network_features(ready, plain, "deterministic", wanted, quiet=quiet).epoch(0)
         unseen = held is None and method == "auto" and untrained(layer, source.epoch(0))
-    if method == "auto":
-        methods = choices("auto", draws=draws)
-    _check_draws(methods, draws=draws)
     made = retrain_head(
         source,
         layer,
@@ -126,14 +127,28 @@ def retrain(
     return finished
 
 
-def _check_draws(methods: Mapping[str, Method], *, draws: bool) -> None:
+def possible(method: str, methods: dict[str, Method], *, draws: bool, embeddings: bool = False) -> dict[str, Method]:
+    """The methods, those of `auto` only as far as there are several representations; others without them are refused.
+
+    >>> from srepr.methods import METHODS
+    >>> possible("srepr", {"srepr": METHODS["srepr"]}, draws=False, embeddings=True)
+    Traceback (most recent call last):
+    srepr.errors.InputError: srepr needs several representations of each example, and there is one. Pass features ...
+    """
+    if method == "auto":
+        return choices("auto", draws=draws)
     for name, how in methods.items():
+        if embeddings and not draws and how.representation != "deterministic":
+            raise InputError(
+                f"{name} needs several representations of each example, and there is one. Pass features [M, N, L] of M"
+                " networks or views, or take the method la as it is."
+            )
         if how.representation == "swag" and not draws:
             raise InputError(
                 f"{name} draws from a posterior, and there is none. Pass a srepr.Posterior with at least two captures"
-                " (srepr.collect makes one) or features [M, N, L]; or set `representation` to 'augment', or `method`"
-                " to la."
+                " (srepr.collect makes one), or set `representation` to 'augment', or `method` to la."
             )
+    return methods
 
 
 def network_features(

@@ -14,7 +14,7 @@ from srepr.data import LongTailData
 from srepr.errors import InputError
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
-from srepr.retraining import choosable, retrain_head
+from srepr.retraining import check_samples, choosable, retrain_head
 from srepr.run.checkpoints import save_head
 from srepr.run.classifiers import Frozen, open_network
 from srepr.run.evaluate import measure_head
@@ -60,8 +60,10 @@ def retrain_run(
         batch_size=settings.batch_size or trained["batch_size"],
     )
     draws = stage1 == "swa" and "imported" not in trained
+    among = {name: choices("auto", draws=draws) if how == "auto" else {name: how} for name, how in methods.items()}
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)
+        check_samples(among[name], settings.samples)
     data = load_run_data(run, data_dir)
     with sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
@@ -71,9 +73,8 @@ def retrain_run(
             for name, how in methods.items()
         }
         kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in asked.items()}
-        for name, how in methods.items():
-            among = choices("auto", draws=draws) if how == "auto" else {name: how}
-            results[name] = kept[name] or make_head(frozen, name, among, settings, asked[name], data)
+        for name in methods:
+            results[name] = kept[name] or make_head(frozen, name, among[name], settings, asked[name], data)
             write_json(run / "results.json", results)
     return {name: results[name] for name in methods}
 
