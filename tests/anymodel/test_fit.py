@@ -321,6 +321,11 @@ def test_batches_of_one_are_refused_where_they_have_no_statistics():
             srepr.collect(model, (X, Y), batch_size=1, epochs=2, lr=0.01, quiet=True)
 
 
+def test_a_single_example_is_too_few_whatever_the_batch_size():
+    with pytest.raises(InputError, match="which BatchNorm needs: there are too few training examples: add some"):
+        srepr.fit(network(normalised=True), (X[:1], Y[:1]), method="crt", **QUICK)
+
+
 def test_a_divergence_names_the_rate():
     said = r"the training diverged: the loss became nan in epoch 1, step 1, at a learning rate of {}. Lower `{}`\.$"
     data = (1e10 * X, Y)

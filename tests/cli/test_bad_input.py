@@ -149,6 +149,17 @@ def test_a_broken_link_in_the_place_of_a_folder_is_no_class_less(srepr, birds, t
     assert srepr("data", "show", birds).complaint == expected
 
 
+@pytest.mark.parametrize(("owls", "left"), [(2, 1), (3, 1)])
+def test_too_few_images_are_not_a_matter_of_the_batch_size(srepr, tmp_path, owls, left):
+    """Of two owls one is held out for testing, of three another one for validation."""
+    folder = write_images(tmp_path / "owls", owl=owls)
+    complaint = srepr("train", folder, "--image-size", 32, "--out", tmp_path / "run").complaint
+    assert complaint.startswith(f"too few training images in {folder}: BatchNorm needs 2, and {left} remain beside")
+    assert not (tmp_path / "run").exists()
+    np.savez(tmp_path / "table.npz", x=np.eye(owls), y=np.zeros(owls, dtype=np.int64))
+    assert "Add more rows." in srepr("train", tmp_path / "table.npz", "--out", tmp_path / "run").complaint
+
+
 def test_an_empty_class_is_named(srepr, birds, tmp_path):
     (birds / "kiwi").mkdir()
     assert "kiwi has no images" in srepr("train", birds, "--out", tmp_path / "run").complaint

@@ -221,10 +221,11 @@ def captured(
     steps = _count(data, seed)
 
     def batches(index: int, epoch: Epoch, first: int) -> Iterator[Batch]:
-        fed = False
+        fed, seen = False, 0
         # The loader's order and the network's dropout follow from the seed; no global generator moves.
         with seeded(data, int(np.random.SeedSequence((seed, epoch.number)).generate_state(1)[0])):
             for inputs, labels in map(split, data):
+                seen += len(labels)
                 if normalises and len(labels) < 2:
                     progress.advance()
                     continue  # a single example has no statistics
@@ -232,7 +233,8 @@ def captured(
                 labels = as_labels(labels, start.classes)
                 yield Batch(inputs, labels, labels)
         if not fed:
-            raise InputError("no batch has two examples, which BatchNorm needs: raise `batch_size`")
+            few = "there are too few training examples: add some" if seen < 2 else "raise `batch_size`"
+            raise InputError(f"no batch has two examples, which BatchNorm needs: {few}")
 
     learner = Learner(network, sgd(network, optim), start.posterior)
     with Progress(what, total=len(schedule) * steps, quiet=quiet) as progress:

@@ -82,7 +82,14 @@ def train(
         raise InputError("the network to start from is the baseline. Leave `baseline` out.")
     about = describe(settings, data) if given is None else given.about
     settings = replace(settings, network=about.network)
-    share = min(settings.batch_size, len(data.train)) // (machine.devices * machine.num_nodes)
+    processes = machine.devices * machine.num_nodes
+    if len(data.train) < 2 * processes:
+        kind = "rows" if len(data.train.shape) == 1 else "images"
+        raise InputError(
+            f"too few training {kind} in {settings.source}: BatchNorm needs {2 * processes}, and {len(data.train)}"
+            f" remain beside the test and validation sets. Add more {kind}{', or lower `devices`' * (processes > 1)}."
+        )
+    share = min(settings.batch_size, len(data.train)) // processes
     if share < 2:
         raise InputError(f"each process gets {share} of a batch, and BatchNorm needs 2. Raise `batch_size`.")
     if settings.mixup and share % 2:
