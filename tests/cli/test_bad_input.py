@@ -5,6 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from srepr.storage.files import read_json
@@ -48,6 +49,11 @@ def birds(tmp_path):
         (
             ["train", "digits-lt", "--out", "R", "--precision", "16-mixed"],
             "the precision 16-mixed needs a GPU. Set --precision ",
+        ),
+        pytest.param(
+            ["train", "digits-lt", "--out", "R", "--accelerator", "cuda"],
+            "--accelerator is cuda, and this machine has none. Set it to cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
         (["train", "digits-lt", "--out"], "Missing value for argument '--out'."),
         (["train", "digits-lt"], "Missing from srepr train: --out PATH"),
