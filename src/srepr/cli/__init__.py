@@ -141,7 +141,14 @@ def parse(verb: str, words: Sequence[str]) -> Command:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=list(words), prog=f"srepr {verb}", description=description, default=default)
+            return tyro.cli(
+                kind,
+                args=list(words),
+                prog=f"srepr {verb}",
+                description=description,
+                default=default,
+                config=[tyro.conf.DisallowNone],  # an option is left out, not set to None
+            )
     except SystemExit as exit_:
         if not exit_.code:
             raise
