@@ -67,6 +67,11 @@ class Examples(ABC):
         return len(self.labels)
 
     @property
+    def noun(self) -> str:
+        """What to call the examples: images, rows of a table, or just examples."""
+        return {3: "images", 1: "rows"}.get(len(self.shape), "examples")
+
+    @property
     @abstractmethod
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W), or (D,) for vectors."""

@@ -84,7 +84,7 @@ def train(
     settings = replace(settings, network=about.network)
     processes = machine.devices * machine.num_nodes
     if len(data.train) < 2 * processes:
-        kind = "rows" if len(data.train.shape) == 1 else "images"
+        kind = data.train.noun
         raise InputError(
             f"too few training {kind} in {settings.source}: BatchNorm needs {2 * processes}, and {len(data.train)}"
             f" remain beside the test and validation sets. Add more {kind}{', or lower `devices`' * (processes > 1)}."
@@ -243,7 +243,7 @@ def train_representation(
                 if board is not None:
                     for name in ("loss", "acc", "lr"):
                         board.add_scalar(f"{line['branch']}/{name}", line[name], line["epoch"])
-                progress.say(epoch_line(line, settings.epochs, progress.time_left()))
+                progress.say(epoch_line(line, settings.epochs, progress.time_left(), train.noun))
             epoch = moment.epoch
             if epoch.branch != "trunk" and epoch.number == settings.epochs - 1:
                 for buffer in network.buffers():  # each process has its own BatchNorm statistics: rank 0's count
