@@ -49,7 +49,8 @@ class Classifier(nn.Module):
     """A network with its re-trained head, called like the network it was made from; its attributes shine through.
 
     `expects` are the class shares that the network was trained to expect, equal ones by default. `classes` is their
-    number, where it is known. `about` describes classes and inputs of a classifier that `srepr.load` has read.
+    number, where it is known, and `class_names` their names. `about` describes classes and inputs of a classifier that
+    `srepr.load` has read.
 
     >>> model = Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), classes=3)
     >>> model(torch.zeros(2, 4)).shape
@@ -71,21 +72,23 @@ class Classifier(nn.Module):
         expects: Shares | None = None,
         shift: Tensor | None = None,
         about: About | None = None,
+        class_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         self.model = model
         self.temperature = temperature
         self.about = about
-        self.classes = len(about.class_names) if about is not None else classes
+        self._names = about.class_names if about is not None else None if class_names is None else tuple(class_names)
+        self.classes = len(self._names) if self._names is not None else classes
         self.expects = expects
         self.register_buffer("shift", shift)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the classes, in the order of the logits."""
-        if self.about is None:
+        if self._names is None:
             raise AttributeError("class_names")  # the network's own shine through
-        return self.about.class_names
+        return self._names
 
     @property
     def description(self) -> About:
@@ -205,6 +208,7 @@ class Classifier(nn.Module):
             expects=self.expects,
             shift=shift,
             about=self.about,
+            class_names=self._names,
         )
 
     def __getattr__(self, name: str) -> Any:

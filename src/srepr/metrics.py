@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from srepr.data.loaders import as_labels, loader, split
+from srepr.data.loaders import as_labels, class_names, loader, numbered, split
 from srepr.data.longtail import groups
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode, to_device
@@ -262,7 +262,8 @@ def measure(
 def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[str, Any]:
     """The metrics of a model on this process's data; `class_counts` are those of the training data.
 
-    The model runs where it is, in evaluation mode and without gradients. Its training flags are restored.
+    The model runs where it is, in evaluation mode and without gradients. Its training flags are restored. Labels of
+    (inputs, labels) may be class names: those that the model knows as `class_names`, or else in sorted order.
 
     >>> model = nn.Linear(4, 2)
     >>> sorted(evaluate(model, (torch.zeros(3, 4), torch.tensor([0, 1, 1])), class_counts=[200, 10]))[:4]
@@ -270,7 +271,9 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with torch.no_grad(), eval_mode(model):
-        batches = map(split, loader(data))
+        known = getattr(model, "class_names", None)
+        names = class_names(data, len(class_counts)) if known is None else known
+        batches = map(split, loader(numbered(data, names)))
         first = next(batches, None)
         if first is None:
             raise InputError("the data is empty: check its path or Dataset")

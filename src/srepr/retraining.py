@@ -137,6 +137,21 @@ def train_head(
     return _descend(head, source, counts, how, settings, quiet=quiet).requires_grad_(False)
 
 
+def check_samples(methods: Mapping[str, Method], samples: int) -> None:
+    """Raise an InputError if a method would distil a single representation into itself.
+
+    >>> from srepr.methods import METHODS
+    >>> check_samples({"srepr": METHODS["srepr"]}, 1)
+    Traceback (most recent call last):
+    srepr.errors.InputError: `samples` is 1: srepr distils several representations. Raise it, or turn distillation off.
+    """
+    for name, how in methods.items():
+        if how.distill and samples < 2:
+            raise InputError(
+                f"`samples` is {samples}: {name} distils several representations. Raise it, or turn distillation off."
+            )
+
+
 def choosable(methods: Mapping[str, Method], settings: Retrain, layer: nn.Module) -> bool:
     """Whether there is something to choose: several methods or no set penalty, and heads that are solved.
 
@@ -172,6 +187,9 @@ def _descend(
     )
     epochs = settings.epochs or stage2_epochs(0)
     limit = EXPLODED * math.log(max(len(counts), 2)) * (1 if balance.weight is None else balance.weight.max().item())
+    if not settings.on_the_fly:  # made before the epochs are timed: features have a progress of their own
+        for view in range(min(settings.views, epochs)):
+            source.epoch(view)
     with Progress("re-train", total=epochs, quiet=quiet) as progress:
         for epoch in range(epochs):
             features = source.epoch(epoch)

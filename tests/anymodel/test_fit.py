@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import srepr
 from srepr.anymodel import fit as fitting
+from srepr.data import ArrayExamples
 from srepr.errors import InputError
 from srepr.methods import METHODS
 from srepr.representation import Diverged
@@ -320,6 +321,11 @@ def test_batches_of_one_are_refused_where_they_have_no_statistics():
             srepr.collect(model, (X, Y), batch_size=1, epochs=2, lr=0.01, quiet=True)
 
 
+def test_a_single_example_is_too_few_whatever_the_batch_size():
+    with pytest.raises(InputError, match="which BatchNorm needs: there are too few training examples: add some"):
+        srepr.fit(network(normalised=True), (X[:1], Y[:1]), method="crt", **QUICK)
+
+
 def test_a_divergence_names_the_rate():
     said = r"the training diverged: the loss became nan in epoch 1, step 1, at a learning rate of {}. Lower `{}`\.$"
     data = (1e10 * X, Y)
@@ -381,3 +387,51 @@ def test_frozen_layers_keep_weights_and_statistics(by):
         assert (values == before[name]) == frozen, name
     with pytest.raises(InputError, match="unknown layer in `freeze` 'body'"):
         srepr.collect(given, (X, Y), lr=0.1, freeze="body")
+
+
+def test_a_set_of_vectors_is_the_dataset_of_its_inputs():
+    examples = ArrayExamples(X.numpy(), Y.numpy(), ("a", "b", "c"), mean=(0.5,) * X.shape[1])
+    pair = TensorDataset(examples.load(np.arange(len(Y))), Y)
+    with_set, with_pair = (srepr.fit(network(), train, **QUICK) for train in (examples, pair))
+    assert bits(with_set) == bits(with_pair)
+    assert srepr.evaluate(with_set, examples, [9, 9, 9]) == srepr.evaluate(with_pair, pair, [9, 9, 9])
+
+
+def test_a_set_of_images_is_augmented_for_training_and_plain_where_it_is_judged(monkeypatch):
+    digits, read = srepr.data.load("digits-lt", protocol="holdout"), ArrayExamples.load
+    model = srepr.models.resnet8(10, channels=1)
+    trained, judged = [], []
+
+    def load(self, indices, view=None):
+        (judged if self is digits.validation else trained).append(view)
+        return read(self, indices, view)
+
+    monkeypatch.setattr(ArrayExamples, "load", load)
+    options = {"validation": digits.validation, "epochs": 5, "batch_size": 64, "samples": 2, "quiet": True}
+    first = srepr.fit(model, digits.train, **options)
+    views = trained.copy()
+    trained.clear()
+    second = srepr.fit(model, digits.train, **options)
+    assert bits(first) == bits(second)
+    assert views == trained
+    assert None not in views
+    assert len(set(views)) > 5 * len(digits.train) // 64  # every batch of every epoch has its own
+    srepr.evaluate(first, digits.validation, digits.counts)
+    assert set(judged) == {None}
+
+
+def test_names_are_as_good_as_their_numbers():
+    names = ("crow", "owl", "wren")
+    words = [names[k] for k in Y]
+    by_name, by_number = (srepr.fit(network(), (X, labels), **QUICK) for labels in (words, Y))
+    assert bits(by_name) == bits(by_number)
+    assert by_name.class_names == names
+    small = nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(InputError, match="the data names 3 classes, and the classifier has 2"):
+        srepr.fit(small, (X, words), **QUICK)
+
+
+def test_a_name_in_the_validation_set_that_is_no_class_is_refused_before_stage_1(posteriors):
+    with pytest.raises(InputError, match="label 'dodo' is none of the 3 classes"):
+        srepr.fit(network(), (X, list(map(str, Y.tolist()))), validation=(X[:1], ["dodo"]), **QUICK)
+    assert posteriors == []

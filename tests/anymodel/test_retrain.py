@@ -28,6 +28,7 @@ STACK = CHANCE.normal(size=(3, 40, 5)).astype(np.float32)
 WEIGHT = torch.from_numpy(CHANCE.normal(size=(4, 5)).astype(np.float32))
 BIAS = torch.from_numpy(CHANCE.normal(size=4).astype(np.float32))
 FAST = {"solver": "sgd", "epochs": 2, "batch_size": 16, "samples": 2}
+SOLVED = {"penalty": 0.1}
 KINDS = [("deterministic", False), ("swag", False), ("swag", True), ("augment", False), ("augment", True)]
 
 
@@ -203,16 +204,43 @@ def test_every_representation_works_on_a_network(posterior, representation, dist
 
 
 def test_a_plain_model_has_nothing_to_draw_from():
-    for subject, data in (
-        (network(), (INPUTS, LABELS)),
-        (linear(), (STACK[0], LABELS)),
-        (linear(), (STACK[:1], LABELS)),
-    ):
+    for options in ({}, {"validation": (INPUTS, LABELS)}, {"samples": 5}, {"solver": "sgd"}):
         with pytest.raises(InputError, match=r"there is none. Pass a srepr.Posterior .*`representation` to 'augment'"):
-            srepr.retrain(subject, data, "srepr")
-        assert srepr.retrain(subject, data)(torch.zeros(1, data[0].shape[-1])).shape == (1, 4)
+            srepr.retrain(network(), (INPUTS, LABELS), "srepr", **options)
+    with pytest.raises(InputError, match="la draws from a posterior, and there is none"):
+        srepr.retrain(network(), (INPUTS, LABELS), "la", representation="swag")
+    assert srepr.retrain(network(), (INPUTS, LABELS))(torch.zeros(1, 3)).shape == (1, 4)
     new = srepr.retrain(network(), (INPUTS, LABELS), "srepr", representation="augment", **FAST)
     assert new(torch.zeros(1, 3)).shape == (1, 4)
+
+
+@pytest.mark.parametrize("features", [STACK[0], STACK[:1]], ids=["[N, L]", "[1, N, L]"])
+def test_a_single_embedding_of_each_example_is_not_several(features):
+    """Nor are there views of it: what cannot be seen again cannot be augmented."""
+    one = r"needs several representations of each example, and there is one. Pass features \[M, N, L\]"
+    for options in ({}, {"validation": (features, LABELS)}, {"samples": 5}, {"representation": "augment"}):
+        with pytest.raises(InputError, match=f"srepr {one}"):
+            srepr.retrain(linear(), (features, LABELS), "srepr", **options)
+    for representation in ("swag", "augment"):
+        with pytest.raises(InputError, match=f"la {one}"):
+            srepr.retrain(linear(), (features, LABELS), "la", representation=representation)
+    assert srepr.retrain(linear(), (features, LABELS))(torch.zeros(1, 5)).shape == (1, 4)
+
+
+def test_a_single_sample_is_not_distilled_into_itself(posterior):
+    for options in ({"method": "srepr"}, {"method": "auto"}, {"method": "srepr", "representation": "augment"}):
+        with pytest.raises(InputError, match="`samples` is 1: srepr distils several representations"):
+            srepr.retrain(posterior, (INPUTS, LABELS), **options, samples=1)
+    with pytest.raises(InputError, match="`samples` is 1: srepr distils"):
+        srepr.fit(network(), (INPUTS, LABELS), method="srepr", epochs=5, samples=1)
+    fine = {"distill": False, "samples": 1}
+    assert srepr.retrain(posterior, (INPUTS, LABELS), "srepr", **fine)(torch.zeros(1, 3)).shape == (1, 4)
+    assert srepr.retrain(network(), (INPUTS, LABELS), samples=1)(torch.zeros(1, 3)).shape == (1, 4)
+
+
+def test_the_samples_of_embeddings_are_those_that_are_passed():
+    few, many = (srepr.retrain(linear(), (STACK, LABELS), "srepr", samples=samples, **SOLVED) for samples in (1, 9))
+    assert bits(few) == bits(many)
 
 
 def test_a_model_in_double_precision_stays_in_it():
@@ -355,3 +383,50 @@ def test_the_given_layer_is_untouched():
     assert bits(layer) == before
     assert bits(new.model) != before
     assert heads.as_linear(new.model) is new.model
+
+
+NAMES = ("crow", "hoopoe", "owl", "wren")
+WORDS = [NAMES[k] for k in LABELS]
+
+
+@pytest.mark.parametrize(("subject", "inputs"), [(linear, STACK[0]), (linear, STACK), (network, INPUTS)])
+def test_names_are_as_good_as_their_numbers(subject, inputs):
+    by_name, by_number = (srepr.retrain(subject(), (inputs, labels), "la", **FAST) for labels in (WORDS, LABELS))
+    assert bits(by_name) == bits(by_number)
+    assert by_name.class_names == by_name.with_prior([1, 2, 3, 4]).class_names == NAMES
+    assert not hasattr(by_number, "class_names")
+
+
+@pytest.mark.parametrize(("subject", "inputs"), [(linear, STACK[0]), (network, INPUTS)])
+def test_names_of_validation_are_those_of_training(subject, inputs):
+    """A validation set without the first class must not shift the numbers of the others."""
+    some = LABELS > 0
+    held = [
+        (inputs[some], [word for word, kept in zip(WORDS, some, strict=True) if kept]),
+        (inputs[some], LABELS[some]),
+    ]
+    train = (inputs, WORDS)
+    first, second = (srepr.retrain(subject(), train, "la", validation=validation) for validation in held)
+    assert bits(first) == bits(second)
+    with pytest.raises(InputError, match="label 'dodo' is none of the 4 classes"):
+        srepr.retrain(subject(), train, "la", validation=(inputs[:1], ["dodo"]))
+    with pytest.raises(InputError, match="the labels are class names, and those of the classes are not known"):
+        srepr.retrain(subject(), (inputs, LABELS), "la", validation=(inputs, WORDS))
+
+
+@pytest.mark.parametrize(("subject", "inputs"), [(linear, STACK[0]), (linear, STACK), (network, INPUTS)])
+def test_names_that_the_layer_has_no_room_for_are_refused(subject, inputs):
+    words = [*WORDS[:-2], "dodo", "wren"]
+    with pytest.raises(InputError, match="the data names 5 classes, and the classifier has 4"):
+        srepr.retrain(subject(), (inputs, words), "la", **FAST)
+
+
+def test_evaluation_goes_by_the_names_that_the_classifier_knows():
+    model = srepr.retrain(network(), (INPUTS, WORDS), "la", **FAST)
+    some = LABELS > 1
+    words = [word for word, kept in zip(WORDS, some, strict=True) if kept]
+    by_number = srepr.evaluate(model, (INPUTS[some], LABELS[some]), COUNTS)
+    assert srepr.evaluate(model, (INPUTS[some], words), COUNTS) == by_number
+    assert srepr.evaluate(model.model, (INPUTS, WORDS), COUNTS) == srepr.evaluate(model, (INPUTS, LABELS), COUNTS)
+    with pytest.raises(InputError, match="the data names 2 classes, and the classifier has 4"):
+        srepr.evaluate(model.model, (INPUTS[some], words), COUNTS)

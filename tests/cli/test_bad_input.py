@@ -5,6 +5,7 @@ import subprocess
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from srepr.storage.files import read_json
@@ -48,6 +49,11 @@ def birds(tmp_path):
         (
             ["train", "digits-lt", "--out", "R", "--precision", "16-mixed"],
             "the precision 16-mixed needs a GPU. Set --precision ",
+        ),
+        pytest.param(
+            ["train", "digits-lt", "--out", "R", "--accelerator", "cuda"],
+            "--accelerator is cuda, and this machine has none. Set it to cpu",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
         ),
         (["train", "digits-lt", "--out"], "Missing value for argument '--out'."),
         (["train", "digits-lt"], "Missing from srepr train: --out PATH"),
@@ -108,6 +114,56 @@ def test_a_corrupt_image_is_named_or_left_out_and_counted(srepr, birds, tmp_path
     assert answer.err.splitlines()[0] == f"srepr: skipped 1 bad images ({broken})"
     examples = read_json(tmp_path / "two" / "config.json")["examples"]
     assert (examples["skipped"], sum(examples["sizes"].values())) == (1, 18)
+
+
+def test_a_broken_link_is_named_and_can_be_skipped_by_every_command_that_reads_a_folder(srepr, birds, tmp_path):
+    link = birds / "crow" / "12.jpg"
+    link.symlink_to("gone.jpg")
+    small = ["--network", "resnet8", "--epochs", 1, "--batch-size", 4, "--image-size", 32, "--protocol", "paper"]
+    ways = {
+        "show": ["data", "show", birds],
+        "train": ["train", birds, *small, "--out", tmp_path / "run"],
+        "predict": ["predict", tmp_path / "run", birds, "--workers", 0],
+        "predict it": ["predict", tmp_path / "run", *sorted((birds / "crow").iterdir()), "--workers", 0],
+    }
+    for words in ways.values():
+        complaint = srepr(*words).complaint
+        assert complaint == f"{link} is a broken link to gone.jpg. Restore it, or skip it with --skip-bad-images"
+        answer = srepr(*words, "--skip-bad-images")
+        assert answer.code == 0
+        assert "1 unreadable files skipped" in answer.out or f"skipped 1 bad images ({link})" in answer.err
+    assert f"{link} is a broken link to gone.jpg" in srepr("data", "check", birds).complaint
+
+
+def test_a_command_does_not_advise_an_option_that_it_has_not(srepr, birds, tmp_path):
+    words = ["--network", "resnet8", "--epochs", 1, "--batch-size", 4, "--image-size", 32, "--out", tmp_path / "run"]
+    assert srepr("train", birds, *words).code == 0
+    (birds / "crow" / "3.jpg").unlink()
+    (birds / "crow" / "3.jpg").symlink_to("gone.jpg")
+    expected = f"{birds / 'crow' / '3.jpg'} is a broken link to gone.jpg. Restore it"
+    assert srepr("evaluate", tmp_path / "run").complaint == expected
+
+
+@pytest.mark.parametrize("name", ["kiwi", "test"])
+def test_a_broken_link_in_the_place_of_a_folder_is_no_class_less(srepr, birds, tmp_path, name):
+    if name == "test":
+        birds.rename(tmp_path / "train")
+        (tmp_path / "parts").mkdir()
+        birds = (tmp_path / "train").rename(tmp_path / "parts" / "train").parent
+    (birds / name).symlink_to("gone")
+    expected = f"{birds / name} is a broken link to gone. Restore it, or remove it"
+    assert srepr("data", "show", birds).complaint == expected
+
+
+@pytest.mark.parametrize(("owls", "left"), [(2, 1), (3, 1)])
+def test_too_few_images_are_not_a_matter_of_the_batch_size(srepr, tmp_path, owls, left):
+    """Of two owls one is held out for testing, of three another one for validation."""
+    folder = write_images(tmp_path / "owls", owl=owls)
+    complaint = srepr("train", folder, "--image-size", 32, "--out", tmp_path / "run").complaint
+    assert complaint.startswith(f"too few training images in {folder}: BatchNorm needs 2, and {left} remain beside")
+    assert not (tmp_path / "run").exists()
+    np.savez(tmp_path / "table.npz", x=np.eye(owls), y=np.zeros(owls, dtype=np.int64))
+    assert "Add more rows." in srepr("train", tmp_path / "table.npz", "--out", tmp_path / "run").complaint
 
 
 def test_an_empty_class_is_named(srepr, birds, tmp_path):

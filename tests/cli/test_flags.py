@@ -20,9 +20,18 @@ def test_every_flag_that_a_message_can_name_is_one_that_the_command_takes(srepr,
     assert {flag for _, flag in flags(VERBS[verb]) if flag.startswith("-")} <= taken
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_shows_the_type_of_what_may_be_left_out(srepr, verb):
+    """`--data-dir PATH`, not `--data-dir {None}|PATH`: nobody types None."""
+    assert "{None" not in srepr(verb, "--help").out
+    if verb in ("train", "data"):
+        assert "--data-dir PATH" in srepr(verb, "--help").out
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
+        ([*TYPED, "--image-size", "None"], "Error parsing --image-size: "),
         ([*TYPED, "--optim.lr", "-1"], "--optim.lr is -1.0: it must be above 0"),
         ([*TYPED, "--optim.swa-lr", "0"], "--optim.swa-lr is 0.0: it must be above 0"),
         ([*TYPED, "--holdout", "1"], "--holdout is 1.0: it must lie between 0 and 1"),

@@ -140,6 +140,7 @@ def test_the_baseline_is_retrained_under_a_name_that_says_so(srepr, run):
         (["--method", "crt", "la", "--name", "x"], "--name is for one method."),
         (["--name", "a/b"], "a head cannot be called 'a/b'."),
         (["--samples", "0"], "--samples is 0: at least 1 is needed"),
+        (["--method", "srepr", "--samples", "1"], "--samples is 1: srepr distils several representations. Raise it"),
         (["--temperature", "0"], "--temperature is 0.0: it must be above 0"),
         (["--method", "srepr", "--balance", "cbx"], "unknown balance 'cbx'; did you mean cbs? Known: cbs, "),
         (["--method", "srepr", "--head", "lsw"], "unknown head 'lsw'; did you mean lws? Known: lws, "),

@@ -160,6 +160,38 @@ def test_every_kind_of_image_becomes_rgb(tmp_path, write_image, mode, name):
     assert np.abs(np.asarray(image, dtype=int) - np.asarray(usual, dtype=int)).mean() < 6
 
 
+TRANSPARENT = {
+    "RGBA": {},
+    "LA": {},
+    "P": {"transparency": 0},  # one entry of the palette
+    "PA": {"transparency": bytes([0, 255])},  # an opacity for each entry: Pillow warns if it is dropped
+    "RGB": {"transparency": (0, 0, 0)},
+    "L": {"transparency": 0},
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mode", TRANSPARENT)
+def test_transparent_pixels_become_white(tmp_path, mode):
+    """A grey square on nothing; the colour of what cannot be seen is black."""
+    icon = Image.new("LA", (48, 48), (0, 0))
+    icon.paste((100, 255), (16, 16, 32, 32))
+    if mode[0] == "P":
+        saved = Image.new("P", icon.size, 0)
+        saved.putpalette([0, 0, 0, 100, 100, 100])
+        saved.paste(1, (16, 16, 32, 32))
+    else:
+        saved = icon.convert(mode)
+    saved.save(tmp_path / "icon.png", **TRANSPARENT[mode])
+    seen = decode(tmp_path / "icon.png", 48, whole)
+    assert (seen.getpixel((4, 4)), seen.getpixel((24, 24))) == ((255, 255, 255), (100, 100, 100))
+
+
+def test_half_transparent_pixels_are_mixed_with_white(tmp_path):
+    Image.new("RGBA", (8, 8), (255, 0, 0, 51)).save(tmp_path / "a.png")  # a fifth of red
+    assert decode(tmp_path / "a.png", 8, whole).getpixel((0, 0)) == (255, 204, 204)
+
+
 def test_the_exif_orientation_is_ignored(tmp_path, write_image):
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -18,7 +18,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
+from srepr.data.examples import ArrayExamples
+from srepr.data.inputs import seeded
+from srepr.data.loaders import as_labels, class_names, count_labels, loader, numbered, numbers, shuffled, split
 from srepr.errors import InputError
 
 X = torch.arange(10, dtype=torch.float32).view(5, 2)
@@ -71,7 +73,10 @@ class Reiterable:
         return iter([(X[:3], Y[:3]), (X[3:], Y[3:])])
 
 
+NAMES = ("crow", "owl", "wren")
+
 SOURCES = {
+    "set of srepr.data": ArrayExamples(X.numpy(), Y.numpy(), NAMES),
     "tensors": (X, Y),
     "list of tensors": [X, Y],
     "numpy": (X.numpy(), Y.numpy()),
@@ -234,3 +239,77 @@ def test_counting_nothing_or_too_many_classes_is_named():
 def test_counts_are_numpys(labels):
     counts = count_labels((torch.zeros(len(labels), 1), labels), classes=10_000)
     assert counts == np.bincount(labels, minlength=10_000).tolist()
+
+
+# Sets of `srepr.data`
+
+IMAGES = ArrayExamples(
+    np.random.default_rng(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), np.arange(40) % 3, NAMES, padding=2
+)
+
+
+def taken(batches, seed):
+    with seeded(batches, seed):
+        return [torch.cat(parts) for parts in zip(*batches, strict=True)]
+
+
+def test_a_set_is_read_plain_and_in_order():
+    inputs, labels = taken(loader(IMAGES, batch_size=16), seed=0)
+    assert torch.equal(inputs, IMAGES.load(np.arange(40)))
+    assert labels.tolist() == IMAGES.labels.tolist()
+
+
+@pytest.mark.parametrize("order", [None, 3], ids=["shuffled anew", "in one order"])
+def test_a_shuffled_set_is_augmented_anew_and_follows_from_the_seed(order):
+    batches = shuffled(IMAGES, batch_size=16, seed=order)
+    (first, labels), (again, _), (other, others) = (taken(batches, seed) for seed in (5, 5, 6))
+    assert torch.equal(first, again)
+    assert sorted(labels.tolist()) == sorted(IMAGES.labels.tolist())
+    assert (labels.tolist() == others.tolist()) == (order is not None)
+    assert not torch.equal(first, other)
+    plain = {image.numpy().tobytes() for image in IMAGES.load(np.arange(40))}
+    assert len(plain & {image.numpy().tobytes() for image in first}) < 10  # one place of 25 is the middle
+
+
+# Labels that are names
+
+
+@pytest.mark.parametrize("kind", [list, np.array, lambda names: np.array(names, dtype=object)])
+def test_names_are_numbered_in_sorted_order(kind):
+    labels = kind([NAMES[k] for k in Y])
+    assert torch.equal(torch.cat([y for _, y in loader((X, labels), batch_size=2)]), Y)
+    assert count_labels((X, labels)) == [2, 1, 2]
+    assert class_names((X, labels), 3) == NAMES
+    assert class_names(Subset(loader((X, labels)).dataset, [0]), 3) == NAMES
+    assert class_names(shuffled((X, labels), seed=0), 3) == NAMES
+
+
+@given(st.lists(st.text(max_size=3), min_size=1, max_size=30))
+def test_numbers_lead_back_to_the_names(labels):
+    found, names = numbers(labels)
+    assert list(names) == sorted(set(names))
+    assert [names[k] for k in found] == np.array(labels).tolist()
+
+
+def test_names_in_another_order_have_the_numbers_of_that_order():
+    order = ("wren", "crow", "owl")
+    assert numbered((X[:2], ["owl", "wren"]), order)[1].tolist() == [2, 0]
+    assert numbered((X, Y), order)[1] is Y
+    with pytest.raises(InputError, match=r"label 'dodo' is none of the 3 classes \(wren, crow, owl\)"):
+        numbered((X[:1], ["dodo"]), order)
+    with pytest.raises(InputError, match="those of the classes are not known: pass class numbers"):
+        numbered((X[:1], ["owl"]), None)
+
+
+@pytest.mark.parametrize("data", [IMAGES, loader(IMAGES), (X, [NAMES[k] for k in Y])])
+def test_as_many_names_as_outputs_are_needed(data):
+    assert class_names(data, 3) == NAMES
+    with pytest.raises(InputError, match="the data names 3 classes, and the classifier has 4: give it one output"):
+        class_names(data, 4)
+
+
+def test_numbers_have_no_names():
+    assert class_names((X, Y), 9) is class_names(Rows(), 9) is class_names([(X, Y)], 9) is None
+    assert numbers([1, 0]) == ([1, 0], None)
+    with pytest.raises(InputError, match="labels are object"):
+        loader((X, np.array(["crow", None, "owl", "owl", "wren"])))

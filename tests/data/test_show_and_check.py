@@ -1,4 +1,5 @@
 import io
+import json
 
 import numpy as np
 import pytest
@@ -70,6 +71,65 @@ def test_every_bad_image_is_listed_with_its_fault(tmp_path, write_image):
     assert "b/2.jpg cannot be decoded" in problems[1]
     lines, _ = picture(load(tmp_path, skip_bad_images=True))
     assert any("2 unreadable files skipped" in line for line in lines)
+
+
+def test_what_is_wrong_with_folders_does_not_hide_what_is_wrong_with_images(tmp_path, write_image):
+    for k in "ab":
+        for i in range(2):
+            write_image(tmp_path / "train" / k / f"{i}.jpg", i)
+    write_image(tmp_path / "test" / "d" / "0.jpg")
+    (tmp_path / "train" / "c").mkdir()
+    (tmp_path / "train" / "e").symlink_to("gone")
+    for name in ("a/0.jpg", "a/1.jpg", "b/1.jpg"):
+        (tmp_path / "train" / name).write_bytes(b"")
+    (tmp_path / "train" / "b" / "2.jpg").symlink_to("gone.jpg")
+    problems = [problem.removeprefix(f"{tmp_path}/") for problem in check(tmp_path)]
+    expected = [
+        "train/e is a broken link to gone. Restore it, or remove it",
+        "test/d has no training images. Add some, or remove the folder",
+        "train/c has no images. Add some, or remove the folder",
+        "train/a/0.jpg cannot be decoded",
+        "train/a/1.jpg cannot be decoded",
+        "train/b/1.jpg cannot be decoded",
+        "train/b/2.jpg is a broken link to gone.jpg",
+        "class 'a' has no training image that can be used. Add one",
+    ]
+    assert [problem[: len(line)] for problem, line in zip(problems, expected, strict=True)] == expected
+
+
+def test_every_line_of_a_table_that_is_wrong_is_listed(tmp_path, write_image):
+    write_image(tmp_path / "a.jpg")
+    rows = ["a.jpg,x,train", "a.jpg,,train", "gone.jpg,x,train", "a.jpg,x,dev", "a.jpg,y,test"]
+    (tmp_path / "t.csv").write_text("\n".join(["path,label,split", *rows]))
+    problems = [problem.removeprefix(f"{tmp_path}/") for problem in check(tmp_path / "t.csv")]
+    assert problems == [
+        "t.csv, line 3: the label is empty. Fill it in, or remove the line",
+        "t.csv, line 5: 'dev' is not a split. Use train, validation or test",
+        "t.csv: class 'y' has no training rows. Add some, or remove its rows",
+        "gone.jpg does not exist",
+    ]
+
+
+@pytest.mark.parametrize("bad", [3, 20, 23])
+def test_the_command_prints_every_problem_up_to_twenty(srepr, tmp_path, write_image, bad):
+    for i in range(30):
+        path = write_image(tmp_path / "owl" / f"{i:02}.jpg")
+        if i < bad:
+            path.write_bytes(b"")
+    answer = srepr("data", "check", tmp_path)
+    assert answer.complaint.startswith(f"{tmp_path} has {bad} problems.")
+    lines = answer.out.splitlines()
+    assert [line.split()[0] for line in lines[:20]] == [str(tmp_path / f"owl/{i:02}.jpg") for i in range(min(bad, 20))]
+    assert lines[20:] == (["and 3 more: see --json"] if bad == 23 else [])
+    assert len(json.loads(srepr("data", "check", tmp_path, "--json").out)["problems"]) == bad
+
+
+def test_a_single_problem_is_the_complaint(srepr, tmp_path, write_image):
+    write_image(tmp_path / "owl" / "0.jpg")
+    write_image(tmp_path / "owl" / "1.jpg").write_bytes(b"")
+    answer = srepr("data", "check", tmp_path)
+    assert answer.complaint.startswith(f"{tmp_path / 'owl/1.jpg'} cannot be decoded")
+    assert answer.out == ""
 
 
 def test_a_cifar_file_that_was_changed_is_listed(tmp_path):

@@ -10,13 +10,26 @@ from srepr.config import Machine
 from srepr.errors import InputError
 from srepr.models.hardware import runner
 from srepr.run import devices
-from srepr.run.devices import as_launched, failing_together, open_fabric
+from srepr.run.devices import as_launched, check_devices, failing_together, open_fabric
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_accelerator_that_is_not_there_is_refused():
-    with pytest.raises(InputError, match=r"the requested hardware is not available: .*CUDA.* See: srepr doctor"):
+    said = (
+        r"^`accelerator` is cuda, and this machine has none. Set it to cpu( or mps)?, or leave it out .*srepr doctor$"
+    )
+    with pytest.raises(InputError, match=said):
         open_fabric(Machine(accelerator="cuda"))
+
+
+@pytest.mark.parametrize("kind", ["cuda", "auto"])
+def test_more_gpus_than_there_are_are_refused(monkeypatch, kind):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_devices(Machine(accelerator=kind, devices=2))
+    check_devices(Machine(accelerator="cpu", devices=3))
+    with pytest.raises(InputError, match=r"^`devices` is 3, and this machine has 2 \(cuda\). Lower it."):
+        open_fabric(Machine(accelerator=kind, devices=3))
 
 
 def test_half_precision_on_a_cpu_is_refused():

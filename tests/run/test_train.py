@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -132,6 +133,12 @@ def test_a_table_with_a_class_of_one_example_works(table, tmp_path, monkeypatch)
     assert load_run_data(tmp_path / "run").counts.tolist() == [22, 6, 1]
 
 
+@pytest.mark.parametrize("noun", ["rows", "images"])
+def test_the_pace_is_counted_in_what_the_examples_are(table, tmp_path, capsys, noun):
+    train(replace(DIGITS, epochs=1) if noun == "images" else Train(source=str(table), epochs=1), tmp_path / "run")
+    assert re.search(rf"^swa   1/1 .* \d+ {noun}/s  ", capsys.readouterr().err, re.MULTILINE)
+
+
 def test_a_data_set_without_a_test_part_is_trained_and_measured_on_nothing(tmp_path):
     np.savez(tmp_path / "t.npz", x=np.eye(4), y=np.arange(4))
     results = train(Train(source=str(tmp_path / "t.npz"), epochs=1, batch_size=4), tmp_path / "run")
@@ -162,7 +169,11 @@ def test_networks_that_do_not_fit_the_input_are_refused(table):
     ("settings", "machine", "complaint"),
     [
         (replace(DIGITS, batch_size=2), Machine(devices=2), "each process gets 1 of a batch"),
-        (replace(DIGITS, batch_size=500), Machine(devices=200), "each process gets 1 of a batch"),
+        (
+            replace(DIGITS, batch_size=500),
+            Machine(devices=200),
+            "BatchNorm needs 400, and 331 remain .* Add more images, or lower `devices`",
+        ),
         (replace(DIGITS, batch_size=33, mixup=0.2), Machine(), "mixup pairs the examples of a process, and 33 is odd"),
         (replace(DIGITS, batch_size=10, mixup=0.2), Machine(devices=2), "and 5 is odd"),
     ],

@@ -27,8 +27,9 @@ from srepr.anymodel.retrain import chosen, retrain
 from srepr.balance import balancing
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, COLLECT_EPOCHS, Optim, first_capture, stage2_epochs
+from srepr.data.examples import Examples
 from srepr.data.inputs import seeded
-from srepr.data.loaders import as_labels, count_labels, loader, shuffled, split
+from srepr.data.loaders import as_labels, class_names, count_labels, loader, numbered, shuffled, split
 from srepr.data.longtail import stratified_holdout
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode
@@ -37,6 +38,7 @@ from srepr.models.split import duplicate, find_classifier
 from srepr.posterior import Posterior
 from srepr.progress import Progress
 from srepr.representation import Batch, Diverged, Epoch, Learner, Loss, descend, freeze, optimizer_for, plan
+from srepr.retraining import check_samples
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 SMALLEST_HELD_OUT = 10  # examples: of a smaller class none can be spared
@@ -70,16 +72,17 @@ def fit(
     """Train a network from where it stands and re-train its classifier; returns a module that is called like yours.
 
     `train` is a DataLoader, which keeps its order and batches, or a Dataset or (inputs, labels), which is shuffled in
-    every epoch. `method="auto"` chooses the re-training on `validation` (see `srepr.retrain`). Without it, a tenth of
-    each class with at least ten examples is held out of a Dataset or (inputs, labels). The default `lr` suits networks
-    with BatchNorm that are trained from scratch; transformers and fine-tuning want a tenth of it or less. `swa_lr`
-    defaults to a fifth of `lr`, and the warm-up to one epoch, at most a tenth of all.
+    every epoch. A set of `srepr.data` is also augmented, anew in every epoch. Labels of (inputs, labels) may be class
+    names, numbered in sorted order. `method="auto"` chooses the re-training on `validation` (see `srepr.retrain`).
+    Without it, a tenth of each class with at least ten examples is held out of all but a DataLoader. The default `lr`
+    suits networks with BatchNorm that are trained from scratch; transformers and fine-tuning want a tenth of it or
+    less. `swa_lr` defaults to a fifth of `lr`, and the warm-up to one epoch, at most a tenth of all.
 
     `optimizer` is a function from parameters to a torch Optimizer, instead of SGD: `lambda p: AdamW(p, lr=1e-4)`. Its
     learning rates replace `lr` and follow the same schedule. `freeze` names layers that keep their weights and
-    BatchNorm statistics, with commas between. `stage2` takes the keywords of
-    `srepr.retrain`; those that stage 1 has as well are prefixed: `stage2_epochs` (default: a tenth of `epochs`, at
-    least 10), `stage2_lr`, `stage2_batch_size` and so on.
+    BatchNorm statistics, with commas between. `stage2` takes the keywords of `srepr.retrain`; those that stage 1 has
+    as well are prefixed: `stage2_epochs` (default: a tenth of `epochs`, at least 10), `stage2_lr`,
+    `stage2_batch_size` and so on.
 
         better = srepr.fit(model, loader, epochs=100)
 
@@ -109,10 +112,13 @@ def fit(
     captures = [epoch.branch for epoch in schedule].count("swa")
     if captures < 2 and method != "auto" and any(how.representation == "swag" for how in methods.values()):
         raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
+    if captures > 1:
+        check_samples(methods, settings.samples)
     if method == "auto" and validation is None:
         train, validation = hold_out(train, seed)
     start = begin(model, train, batch_size, classifier, seed, freeze)
     learning = optimizer_of(start.network, optim, optimizer)
+    validation = numbered(validation, class_names(train, start.classes))
     with seeded(start.batches, seed):
         counts = count_labels(train, start.classes) if class_counts is None else list(class_counts)
     for how in methods.values():
@@ -172,13 +178,15 @@ def hold_out(train: Any, seed: int) -> tuple[Any, Any]:
     batches = loader(train)
     if batches is train or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return train, None
-    labels = torch.cat([split(batch)[1] for batch in batches]).numpy()
+    labels = train.labels if isinstance(train, Examples) else torch.cat([split(b)[1] for b in batches]).numpy()
     counts = np.bincount(labels)
     enough = np.flatnonzero(counts[labels] >= SMALLEST_HELD_OUT)
     if not len(enough):
         return train, None
     held = enough[stratified_holdout(labels[enough], 0.1, seed=seed)[1]]
     kept = np.setdiff1d(np.arange(len(labels)), held)
+    if isinstance(train, Examples):
+        return train.subset(kept), train.subset(held)
     return Subset(batches.dataset, kept.tolist()), Subset(batches.dataset, held.tolist())
 
 
@@ -212,6 +220,7 @@ def begin(
             logits = call(network, inputs)  # also gives lazy layers their weights
         name = find_classifier(network, inputs, name=classifier)
     freeze(network, frozen or "")
+    class_names(train, logits.shape[-1])  # refused here if there are more or fewer
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise InputError("no parameter of the model requires a gradient: unfreeze those to train")
     posterior = Posterior(network if lazy else model, classifier=name)
@@ -253,10 +262,11 @@ def captured(
     steps = _count(data, seed)
 
     def batches(index: int, epoch: Epoch, first: int) -> Iterator[Batch]:
-        fed = False
+        fed, seen = False, 0
         # The loader's order and the network's dropout follow from the seed; no global generator moves.
         with seeded(data, int(np.random.SeedSequence((seed, epoch.number)).generate_state(1)[0])):
             for inputs, labels in map(split, data):
+                seen += len(labels)
                 if normalises and len(labels) < 2:
                     progress.advance()
                     continue  # a single example has no statistics
@@ -264,7 +274,8 @@ def captured(
                 labels = as_labels(labels, start.classes)
                 yield Batch(inputs, labels, labels)
         if not fed:
-            raise InputError("no batch has two examples, which BatchNorm needs: raise `batch_size`")
+            few = "there are too few training examples: add some" if seen < 2 else "raise `batch_size`"
+            raise InputError(f"no batch has two examples, which BatchNorm needs: {few}")
 
     learner = Learner(network, optimizer, start.posterior)
     with Progress(what, total=len(schedule) * steps, quiet=quiet) as progress:

@@ -16,13 +16,13 @@ from srepr.anymodel.network import Prepared, prepare
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, Retrain, stage2_epochs
 from srepr.data.inputs import LoaderInputs, seeded
-from srepr.data.loaders import as_labels, count_labels, loader, shuffled
+from srepr.data.loaders import as_labels, class_names, count_labels, loader, numbered, numbers, shuffled
 from srepr.errors import InputError, unknown
 from srepr.features import EpochFeatures, FeatureSource, Given, NetworkFeatures
 from srepr.methods import Method, Representation, Start, choices
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
-from srepr.retraining import retrain_head
+from srepr.retraining import check_samples, retrain_head
 from srepr.selection import class_weights
 from srepr.storage.arrays import ArrayFolder
 
@@ -51,9 +51,11 @@ def retrain(
 ) -> Classifier:
     """Re-train the classifier of a network on frozen features and return a drop-in module.
 
-    `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels". A posterior is averaged, and its
-    BatchNorm statistics are recomputed on `train`; a plain model is taken as it is and has nothing to draw from. With
-    embeddings only, pass an `nn.Linear`, which may be untrained, and (features, labels), features [N, L] or [M, N, L].
+    `train` is a DataLoader or Dataset of (input, label), or of dicts with "labels", or a set of `srepr.data`, which is
+    augmented. A posterior is averaged, and its BatchNorm statistics are recomputed on `train`; a plain model is taken
+    as it is and has nothing to draw from. With embeddings only, pass an `nn.Linear`, which may be untrained, and
+    (features, labels), features [N, L] or [M, N, L]. Labels of (inputs, labels) may be class names: class k is the
+    k-th in sorted order, and `class_names` of the result lists them.
 
     `method="auto"` chooses among la, crt and srepr, and their penalty, on `validation`, data that the network was not
     trained on. Without it, embeddings and the features of networks with an untrained classifier are cross-validated;
@@ -62,7 +64,8 @@ def retrain(
     named method.
 
     `balance`, `head`, `start`, `representation` and `distill` override the choices of a named method. `settings` takes
-    the other fields of `srepr.config.Retrain`. A cosine classifier stays one.
+    the other fields of `srepr.config.Retrain`. With embeddings, `samples`, `views` and whatever else concerns networks
+    have no effect: the representations are the M that you pass. A cosine classifier stays one.
 
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> data = (torch.randn(60, 2), torch.tensor([0] * 50 + [1] * 10))
@@ -77,36 +80,32 @@ def retrain(
     source: FeatureSource
     if isinstance(posterior_or_model, nn.Linear | Cosine):
         layer = posterior_or_model
+        names = class_names(train, len(layer.weight))
         source = given_features(train, layer, seed)
-        if validation is not None:
-            held = given_features(validation, layer, seed).epoch(0)
         draws, unseen = source.features.ndim == 3 and len(source.features) > 1, True
+        methods = possible(method, methods, draws=draws, embeddings=True)
+        if validation is not None:
+            held = given_features(numbered(validation, names), layer, seed).epoch(0)
         if class_counts is None:
             class_counts = np.bincount(source.labels, minlength=len(layer.weight)).tolist()
     else:
+        draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
+        methods = possible(method, methods, draws=draws)
+        check_samples(methods, wanted.samples)
         inputs = LoaderInputs(shuffled(train, seed=seed), seed)
         ready = prepare(posterior_or_model, inputs, classifier)
         layer = ready.layer
-        draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
+        names = class_names(train, len(layer.weight))
         if class_counts is None:
             with seeded(train, seed):
                 class_counts = count_labels(train, len(layer.weight))
         several = [how.representation for how in methods.values() if how.representation != "deterministic"]
-        reads: Representation = several[0] if several and (draws or several != ["swag"]) else "deterministic"
+        reads: Representation = several[0] if several else "deterministic"
         source = network_features(ready, inputs, reads, wanted, quiet=quiet)
         if validation is not None:
-            plain = LoaderInputs(loader(validation), seed)
+            plain = LoaderInputs(loader(numbered(validation, names)), seed)
             held = network_features(ready, plain, "deterministic", wanted, quiet=quiet).epoch(0)
         unseen = held is None and method == "auto" and untrained(layer, source.epoch(0))
-    if method == "auto":
-        methods = choices("auto", draws=draws)
-    for name, how in methods.items():
-        if how.representation == "swag" and not draws:
-            raise InputError(
-                f"{name} draws from a posterior, and there is none. Pass a srepr.Posterior with at least two captures"
-                " (srepr.collect makes one) or features [M, N, L]; or set `representation` to 'augment', or `method`"
-                " to la."
-            )
     made = retrain_head(
         source,
         layer,
@@ -122,9 +121,34 @@ def retrain(
         temperature=made.temperature,
         classes=len(class_counts),
         expects=made.method.expected_prior(class_counts, wanted.rho),
+        class_names=names,
     ).eval()
     finished.choice = None if made.choice is None else made.choice.table
     return finished
+
+
+def possible(method: str, methods: dict[str, Method], *, draws: bool, embeddings: bool = False) -> dict[str, Method]:
+    """The methods, those of `auto` only as far as there are several representations; others without them are refused.
+
+    >>> from srepr.methods import METHODS
+    >>> possible("srepr", {"srepr": METHODS["srepr"]}, draws=False, embeddings=True)
+    Traceback (most recent call last):
+    srepr.errors.InputError: srepr needs several representations of each example, and there is one. Pass features ...
+    """
+    if method == "auto":
+        return choices("auto", draws=draws)
+    for name, how in methods.items():
+        if embeddings and not draws and how.representation != "deterministic":
+            raise InputError(
+                f"{name} needs several representations of each example, and there is one. Pass features [M, N, L] of M"
+                " networks or views, or take the method la as it is."
+            )
+        if how.representation == "swag" and not draws:
+            raise InputError(
+                f"{name} draws from a posterior, and there is none. Pass a srepr.Posterior with at least two captures"
+                " (srepr.collect makes one), or set `representation` to 'augment', or `method` to la."
+            )
+    return methods
 
 
 def network_features(
@@ -177,7 +201,7 @@ def chosen(method: str, **keywords: Any) -> tuple[dict[str, Method], Retrain]:
 def given_features(train: Any, layer: nn.Linear | Cosine, seed: int) -> Given:
     """Your own embeddings for this classifier, from (features, labels) or batches."""
     if isinstance(train, tuple | list) and len(train) == 2 and getattr(train[0], "ndim", 0) == 3:
-        features, labels = train
+        features, labels = train[0], numbers(train[1])[0]
     else:
         parts = list(LoaderInputs(loader(train), seed).sweep(0))
         features, labels = (torch.cat(part) for part in zip(*parts, strict=True))

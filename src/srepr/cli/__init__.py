@@ -98,10 +98,15 @@ def complain(line: str) -> int:
 def in_flags(message: str, kind: type) -> str:
     """A message of the library with its arguments, which stand in backticks, as the flags of a command.
 
+    A way out that the command does not have is left out.
+
     >>> in_flags("`lr` is -1: it must be above 0; see `srepr train`", TrainCommand)
     '--optim.lr is -1: it must be above 0; see `srepr train`'
+    >>> in_flags("1.jpg does not exist. Restore it, or skip it with `skip_bad_images`", EvaluateCommand)
+    '1.jpg does not exist. Restore it'
     """
     known = dict(flags(kind))
+    message = re.sub(r", or [a-z ]+`(\w+)`(?=\.|$)", lambda found: found[0] if found[1] in known else "", message)
     return re.sub(r"`(?:[a-z]\w*\.)*([a-z]\w*)`", lambda found: known.get(found[1], found[0]), message)
 
 
@@ -136,7 +141,14 @@ def parse(verb: str, words: Sequence[str]) -> Command:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(kind, args=list(words), prog=f"srepr {verb}", description=description, default=default)
+            return tyro.cli(
+                kind,
+                args=list(words),
+                prog=f"srepr {verb}",
+                description=description,
+                default=default,
+                config=[tyro.conf.DisallowNone],  # an option is left out, not set to None
+            )
     except SystemExit as exit_:
         if not exit_.code:
             raise

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from srepr.cli.output import show, show_json
 from srepr.errors import InputError
+
+LISTED = 20
+"""Problems that `srepr data check` prints for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +32,8 @@ class DataCommand:
     """show: smallest class size over largest class size after subsampling."""
     seed: int = 0
     """show: random seed of the subsampling."""
+    skip_bad_images: Annotated[bool, FlagCreatePairsOff] = False
+    """show: skip images that cannot be decoded, and report how many."""
     url: str | None = None
     """get: address of a mirror of the official archive."""
     force: bool = False
@@ -84,9 +89,14 @@ class DataCommand:
         problems = check(self.source, data_dir=self.data_dir)
         if self.json:
             show_json({"source": self.source, "problems": problems})
+        if len(problems) == 1:
+            raise InputError(problems[0])
         if problems:
-            more = f" ({len(problems) - 1:,} more problems: see --json)" if len(problems) > 1 else ""
-            raise InputError(problems[0] + more)
+            if not self.json:
+                print(*problems[:LISTED], sep="\n")
+            if len(problems) > LISTED and not self.json:
+                print(f"and {len(problems) - LISTED:,} more: see --json")
+            raise InputError(f"{self.source} has {len(problems):,} problems. Mend or remove what is listed above.")
         if not self.json:
             print(f"{self.source}: all files are complete")
 
@@ -95,7 +105,13 @@ class DataCommand:
         from srepr.data import load
         from srepr.data.show import show as picture
 
-        data = load(self.source, data_dir=self.data_dir, imbalance=self.imbalance, seed=self.seed)
+        data = load(
+            self.source,
+            data_dir=self.data_dir,
+            imbalance=self.imbalance,
+            seed=self.seed,
+            skip_bad_images=self.skip_bad_images,
+        )
         if self.json:
             show_json({**data.describe(), "counts": data.counts.tolist()})
         else:

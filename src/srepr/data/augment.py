@@ -126,8 +126,8 @@ def central_box(width: int, height: int, fraction: float = 224 / 256) -> Box:
 def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -> Image.Image:
     """Read an image file as RGB and resize the box chosen from its (width, height) to size x size.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 scale if the box keeps `size` pixels: several times faster. EXIF orientation
-    is ignored, as in standard pipelines.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 scale if the box keeps `size` pixels: several times faster. Transparent pixels
+    become white. EXIF orientation is ignored, as in standard pipelines.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -145,9 +145,26 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
             if draft is not None:
                 shrunk = draft[1][2] / width
                 box = (box[0] * shrunk, box[1] * shrunk, box[2] * shrunk, box[3] * shrunk)
-            scaled: Image.Image = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR, box)
+            scaled: Image.Image = _opaque(image).resize((size, size), Image.Resampling.BILINEAR, box)
             return scaled
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Restore it, or skip it with `skip_bad_images`") from None
+        raise InputError(f"{path} {absence(path)}. Restore it, or skip it with `skip_bad_images`") from None
     except Exception as error:  # decoders raise almost anything on broken bytes
         raise InputError(f"{path} cannot be decoded: {error}. Remove it, or skip it with `skip_bad_images`") from error
+
+
+def absence(path: str | Path) -> str:
+    """How a file is missing: it does not exist, or a link leads nowhere.
+
+    >>> absence("nowhere.jpg")
+    'does not exist'
+    """
+    return f"is a broken link to {Path(path).readlink()}" if Path(path).is_symlink() else "does not exist"
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """The image as RGB on white: what lies under transparent pixels is arbitrary, mostly black."""
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from srepr.data import folder, table
 from srepr.data.cifar import wrong_files
 from srepr.data.cifar_files import LAYOUTS
-from srepr.data.files import why_bad
-from srepr.data.sources import load
+from srepr.data.files import Survey, reasons, why_bad
+from srepr.data.sources import NAMED, load
 from srepr.errors import InputError
 
 
@@ -24,7 +25,23 @@ def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str
             wrong = wrong_files(str(source), Path(data_dir))
             if wrong:
                 return wrong
+        path = Path(source)
+        if str(source) not in NAMED and (path.is_dir() or (path.suffix == ".csv" and path.is_file())):
+            return faults((folder if path.is_dir() else table).survey(path))
         data = load(source, data_dir=data_dir, skip_bad_images=True)
     except InputError as error:
         return [str(error)]
     return [f"{path} {why_bad(Path(path))}" for path in data.skipped]
+
+
+def faults(survey: Survey) -> list[str]:
+    """Everything that is wrong with a list of images and with the images on it, one line each."""
+    found = list(survey.faults)
+    for part, (names, labels) in survey.parts.items():
+        bad = reasons(survey.root, names)
+        found += [f"{survey.root / name} {reason}" for name, reason in zip(names, bad, strict=True) if reason]
+        if part == "train":
+            left = {k for k, reason in zip(labels.tolist(), bad, strict=True) if not reason}
+            lost = (survey.class_names[k] for k in sorted(set(labels.tolist()) - left))
+            found += [f"class {name!r} has no training image that can be used. Add one" for name in lost]
+    return found

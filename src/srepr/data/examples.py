@@ -24,7 +24,16 @@ from PIL import Image
 from torch import Tensor
 
 from srepr.data.about import About
-from srepr.data.augment import CROP_DRAWS, Box, central_box, decode, normalise, pad_crop_flip, random_resized_crop_box
+from srepr.data.augment import (
+    CROP_DRAWS,
+    Box,
+    absence,
+    central_box,
+    decode,
+    normalise,
+    pad_crop_flip,
+    random_resized_crop_box,
+)
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
@@ -62,6 +71,11 @@ class Examples(ABC):
         return len(self.labels)
 
     @property
+    def noun(self) -> str:
+        """What to call the examples: images, rows of a table, or just examples."""
+        return {3: "images", 1: "rows"}.get(len(self.shape), "examples")
+
+    @property
     @abstractmethod
     def raw_shape(self) -> tuple[int, ...]:
         """Shape of one input before it is scaled."""
@@ -79,6 +93,11 @@ class Examples(ABC):
     @abstractmethod
     def prepared(self, about: About) -> Examples:
         """The same examples with inputs as that network takes them: their size and normalisation."""
+
+    @property
+    @abstractmethod
+    def augments(self) -> bool:
+        """Whether a view changes the inputs."""
 
     @property
     @abstractmethod
@@ -126,6 +145,11 @@ class ArrayExamples(Examples):
     def raw_shape(self) -> tuple[int, ...]:
         """Shape of one input before it is scaled: (C, H, W), or (D,) for vectors."""
         return self.inputs.shape[1:]
+
+    @property
+    def augments(self) -> bool:
+        """Whether a view changes the inputs: images are moved or flipped, vectors are not."""
+        return self.inputs.ndim == 4 and (self.padding > 0 or self.flip)
 
     def prepared(self, about: About) -> ArrayExamples:
         """The same arrays, scaled and normalised for that network."""
@@ -196,6 +220,11 @@ class FileExamples(Examples):
     def raw_shape(self) -> tuple[int, ...]:
         """Shape of one input before it is scaled, (C, size, size)."""
         return self.channels, self.size, self.size
+
+    @property
+    def augments(self) -> bool:
+        """Whether a view changes the inputs: it crops them at random."""
+        return True
 
     def prepared(self, about: About) -> FileExamples:
         """The same files, decoded, scaled and normalised for that network."""
@@ -270,7 +299,8 @@ def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
     try:
         return np.array([(root / name).stat().st_size for name in names], dtype=np.int64)
     except FileNotFoundError as error:
-        raise InputError(f"{error.filename} does not exist. Restore it, or skip it with `skip_bad_images`") from None
+        name = error.filename
+        raise InputError(f"{name} {absence(name)}. Restore it, or skip it with `skip_bad_images`") from None
 
 
 def _sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.pool import ThreadPool
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from srepr.data.augment import central_box, decode
+from srepr.data.augment import absence, central_box, decode
 from srepr.data.dataset import LongTailData
 from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples, file_sizes
 from srepr.data.longtail import Labels
@@ -31,6 +31,16 @@ class Listing(NamedTuple):
 
     names: list[str]
     labels: Labels
+
+
+class Survey(NamedTuple):
+    """The images that a folder or a table lists, before any of them is opened."""
+
+    root: Path
+    parts: dict[str, Listing]
+    class_names: list[str]
+    faults: list[str]
+    """What is wrong with the list, one line each. Data with faults are not read."""
 
 
 def read_list(path: Path, classes: int) -> Listing:
@@ -55,6 +65,13 @@ def read_list(path: Path, classes: int) -> Listing:
     return Listing(names, np.array(labels, dtype=np.int64))
 
 
+def images_in(folder: Path) -> Iterator[Path]:
+    """Image files below a folder, in any order. Broken links are among them: whoever reads them reports them."""
+    for path in folder.rglob("*"):
+        if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".") and not path.is_dir():
+            yield path
+
+
 def why_bad(path: Path) -> str | None:
     """Why an image file cannot be used, or None. A JPEG is decoded at 1/8 scale, for speed."""
     try:
@@ -62,7 +79,7 @@ def why_bad(path: Path) -> str | None:
             image.draft(image.mode, (1, 1))
             image.load()
     except FileNotFoundError:
-        return "does not exist"
+        return absence(path)
     except Exception as error:  # decoders raise almost anything on broken bytes
         return f"cannot be decoded: {error}"
     return None
@@ -92,7 +109,7 @@ def image_data(
     built: dict[str, Examples] = {}
     for part, listing in parts.items():
         if skip_bad_images:
-            bad = _bad_files(root, listing.names)
+            bad = np.array([reason is not None for reason in reasons(root, listing.names)], dtype=np.bool_)
             skipped += [str(root / listing.names[i]) for i in np.flatnonzero(bad)]
             listing = Listing([listing.names[i] for i in np.flatnonzero(~bad)], listing.labels[~bad])
         build = _in_memory if side <= SMALL else _on_disk
@@ -120,13 +137,22 @@ def usual_side(root: Path, names: Sequence[str]) -> int:
     return max(8, int(np.median(sides))) if sides else LARGEST
 
 
-def _bad_files(root: Path, names: Sequence[str]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    bad = np.zeros(len(names), dtype=np.bool_)
+def surveyed(name: str, survey: Survey, *, image_size: int | None, skip_bad_images: bool) -> LongTailData:
+    """Build a data set from a survey without faults."""
+    if survey.faults:
+        raise InputError(survey.faults[0])
+    root, parts, class_names, _ = survey
+    return image_data(name, root, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images)
+
+
+def reasons(root: Path, names: Sequence[str]) -> list[str | None]:
+    """Why each image file cannot be used, or None."""
+    found: list[str | None] = []
     with ThreadPool() as pool, Progress("check images", total=len(names)) as progress:
-        for index, reason in enumerate(pool.imap(why_bad, (root / name for name in names), chunksize=32)):
-            bad[index] = reason is not None
+        for reason in pool.imap(why_bad, (root / name for name in names), chunksize=32):
+            found.append(reason)
             progress.advance()
-    return bad
+    return found
 
 
 def _on_disk(root: Path, listing: Listing, class_names: tuple[str, ...], size: int) -> FileExamples:

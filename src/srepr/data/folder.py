@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
+from srepr.data.augment import absence
 from srepr.data.dataset import LongTailData
-from srepr.data.files import IMAGE_SUFFIXES, Listing, image_data
-from srepr.errors import InputError
+from srepr.data.files import Listing, Survey, images_in, surveyed
 
 
 def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    """Read a folder of images. Classes are the sorted folder names; other files are ignored.
+    """Read a folder of images. Classes are the sorted folder names; other files are ignored, broken links are not.
 
     Without `test/`, `val/` is the test set.
 
@@ -26,21 +26,37 @@ def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool =
     >>> data.class_names, data.train.shape
     (('crow', 'wren'), (3, 32, 32))
     """
+    return surveyed(folder.name, survey(folder), image_size=image_size, skip_bad_images=skip_bad_images)
+
+
+def survey(folder: Path) -> Survey:
+    """The images in the class folders, and what is wrong with these folders."""
     places = {part: name for part, name in _places(folder).items() if (folder / name).is_dir()}
-    class_names = _folders_in(folder / places["train"])
-    number = {name: k for k, name in enumerate(class_names)}
+    train = folder / places["train"]
+    class_names = _folders_in(train)
+    faults = [
+        f"{link} {absence(link)}. Restore it, or remove it"  # it may have been a whole class, or the test set
+        for place in sorted({folder, *(folder / name for name in places.values())})
+        for link in sorted(place.iterdir())
+        if not link.exists() and not link.name.startswith(".")
+    ]
     if not class_names:
-        raise InputError(
-            f"{folder / places['train']} has no class folders. Arrange the images as {folder}/CLASS/*.jpg, or as "
+        faults.append(
+            f"{train} has no class folders. Arrange the images as {folder}/CLASS/*.jpg, or as "
             f"{folder}/train/CLASS/*.jpg and {folder}/test/CLASS/*.jpg"
         )
-    parts = {part: _scan(folder, name, number) for part, name in places.items()}
-    empty = np.flatnonzero(np.bincount(parts["train"].labels, minlength=len(class_names)) == 0)
-    if len(empty):
-        raise InputError(
-            f"{folder / places['train'] / class_names[empty[0]]} has no images. Add some, or remove the folder"
-        )
-    return image_data(folder.name, folder, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images)
+    parts = {}
+    for part, place in places.items():
+        found = {name: _images(folder, folder / place / name) for name in _folders_in(folder / place)}
+        parts[part] = _listing(found, class_names)
+        faults += [
+            f"{folder / place / name} has no training images. Add some, or remove the folder"
+            for name in found
+            if name not in class_names
+        ]
+    empty = set(range(len(class_names))) - set(parts["train"].labels.tolist())
+    faults += [f"{train / class_names[k]} has no images. Add some, or remove the folder" for k in sorted(empty)]
+    return Survey(folder, parts, class_names, faults)
 
 
 def _places(folder: Path) -> dict[str, str]:
@@ -55,17 +71,11 @@ def _folders_in(folder: Path) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
 
 
-def _scan(folder: Path, part: str, number: dict[str, int]) -> Listing:
-    names: list[str] = []
-    labels: list[int] = []
-    for name in _folders_in(folder / part):
-        if name not in number:
-            raise InputError(f"{folder / part / name} has no training images. Add some, or remove the folder")
-        found = sorted(
-            path.relative_to(folder).as_posix()
-            for path in (folder / part / name).rglob("*")
-            if path.suffix.lower() in IMAGE_SUFFIXES and not path.name.startswith(".")
-        )
-        names += found
-        labels += [number[name]] * len(found)
-    return Listing(names, np.array(labels, dtype=np.int64))
+def _images(root: Path, folder: Path) -> list[str]:
+    return sorted(path.relative_to(root).as_posix() for path in images_in(folder))
+
+
+def _listing(found: dict[str, list[str]], class_names: list[str]) -> Listing:
+    names = [name for known in class_names for name in found.get(known, [])]
+    sizes = [len(found.get(known, [])) for known in class_names]
+    return Listing(names, np.repeat(np.arange(len(class_names)), sizes))

@@ -1,10 +1,10 @@
-"""Data that the library accepts: a DataLoader, a Dataset, a pair of arrays or an iterable of batches.
+"""Data that the library accepts: a DataLoader, a Dataset, a set of `srepr.data`, a pair of arrays or batches.
 
 A batch is (inputs, labels), or a dict with "labels" (Hugging Face). The rest of the library sees only `loader`,
 `shuffled` and `split`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,52 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
 
+from srepr.data.examples import Examples
 from srepr.errors import InputError
 
 ACCEPTED = "pass a DataLoader, a Dataset or (inputs, labels)"
 
 
+class ExampleDataset(Dataset[tuple[Tensor, Tensor]]):
+    """A set of `srepr.data` as a Dataset: plain, or augmented anew whenever it is read, as torch's seed says.
+
+    >>> from srepr.data import load
+    >>> inputs, label = ExampleDataset(load("digits-lt").train)[0]
+    >>> inputs.shape, label
+    (torch.Size([1, 8, 8]), tensor(0))
+    """
+
+    def __init__(self, examples: Examples, *, augment: bool = False) -> None:
+        self.examples, self.augment = examples, augment
+        self.labels, self.class_names = examples.labels, examples.class_names
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        inputs, labels = self.__getitems__([index])
+        return inputs[0], labels[0]
+
+    def __getitems__(self, indices: list[int]) -> tuple[Tensor, Tensor]:
+        """A whole batch, which is faster than its examples one by one."""
+        rows = np.asarray(indices)
+        view = (int(torch.randint(1 << 62, ())), 0) if self.augment else None
+        return self.examples.load(rows, view), torch.from_numpy(self.labels[rows])
+
+
+class NamedDataset(TensorDataset):
+    """Inputs and class numbers, and the names of these classes."""
+
+    def __init__(self, inputs: Tensor, labels: Tensor, class_names: tuple[str, ...]) -> None:
+        super().__init__(inputs, labels)
+        self.class_names = class_names
+
+
 def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
     """Batches of the data, in order, that can be iterated repeatedly. A DataLoader is returned unchanged.
 
-    Floating-point numpy inputs are cast to torch's default dtype, which models expect.
+    A set of `srepr.data` is read plain, as for evaluation. Floating-point numpy inputs are cast to torch's default
+    dtype, which models expect. Labels of (inputs, labels) may be class names (see `numbers`).
 
     >>> batches = loader((np.zeros((5, 2)), [0, 1, 1, 0, 2]), batch_size=3)
     >>> [labels.tolist() for inputs, labels in batches]
@@ -28,19 +65,23 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
     """
     if isinstance(data, DataLoader):
         return data
+    if isinstance(data, Examples):
+        return DataLoader(ExampleDataset(data), batch_size=batch_size, collate_fn=_whole)
     if isinstance(data, str | bytes | Mapping):
         raise InputError(f"the data is a {type(data).__name__}: {ACCEPTED}")
     if isinstance(data, Iterator):
         raise InputError("a generator can be read only once: pass a DataLoader or a Dataset")
     if isinstance(data, tuple | list):
-        if len(data) != 2 or not isinstance(data[0], np.ndarray | Tensor):
+        if not _is_pair(data):
             return data  # a list of batches
-        inputs, labels = torch.as_tensor(data[0]), as_labels(data[1])
+        values, names = numbers(data[1])
+        inputs, labels = torch.as_tensor(data[0]), as_labels(values)
         if isinstance(data[0], np.ndarray) and inputs.is_floating_point():
             inputs = inputs.to(torch.get_default_dtype())
         if len(inputs) != len(labels):
             raise InputError(f"there are {len(inputs)} inputs but {len(labels)} labels: pass one label for each input")
-        return DataLoader(TensorDataset(inputs, labels), batch_size=batch_size)
+        pairs = TensorDataset(inputs, labels) if names is None else NamedDataset(inputs, labels, names)
+        return DataLoader(pairs, batch_size=batch_size)
     if isinstance(data, Dataset) or (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         return DataLoader(data, batch_size=batch_size)
     if isinstance(data, Iterable):
@@ -51,7 +92,8 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
 def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> Iterable[Any]:
     """Batches in random order: a new order on every pass, or always the same one with `seed`.
 
-    A DataLoader, a stream or a list of batches keeps its own order.
+    A DataLoader, a stream or a list of batches keeps its own order. A set of `srepr.data` is augmented anew on every
+    pass, as torch's seed says.
 
     >>> [labels.tolist() for _, labels in shuffled((torch.zeros(5, 2), [0, 0, 0, 1, 1]), seed=0)]
     [[0, 1, 1, 0, 0]]
@@ -59,10 +101,15 @@ def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> It
     batches = loader(data, batch_size=batch_size)
     if batches is data or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return batches
+    dataset: Any = ExampleDataset(data, augment=True) if isinstance(data, Examples) else batches.dataset
     if seed is None:
-        return DataLoader(batches.dataset, batch_size=batch_size, shuffle=True)
-    order = np.random.default_rng(seed).permutation(len(batches.dataset))  # type: ignore[arg-type]
-    return DataLoader(Subset(batches.dataset, order.tolist()), batch_size=batch_size)
+        return DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=batches.collate_fn)
+    order = np.random.default_rng(seed).permutation(len(dataset))
+    return DataLoader(Subset(dataset, order.tolist()), batch_size=batch_size, collate_fn=batches.collate_fn)
+
+
+def _whole(batch: Any) -> Any:
+    return batch  # as `__getitems__` gives it
 
 
 def split(batch: Any) -> tuple[Any, Tensor]:
@@ -112,6 +159,70 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
             f"label {int(labels.max())} is out of range: with {classes} classes the last is {classes - 1}"
         )
     return labels
+
+
+def numbers(labels: Any, names: Sequence[str] | None = None) -> tuple[Any, tuple[str, ...] | None]:
+    """Labels that are class names as class numbers, and the names; other labels as they are, and None.
+
+    Class k is the k-th of `names`, by default of the different labels in sorted order.
+
+    >>> numbers(["wren", "crow", "wren"])
+    (array([1, 0, 1]), ('crow', 'wren'))
+    >>> numbers([1, 0, 1])
+    ([1, 0, 1], None)
+    """
+    if isinstance(labels, Tensor):
+        return labels, None
+    array = np.asarray(labels)
+    if array.dtype.kind not in "UTO" or not array.size or not all(isinstance(label, str) for label in array.flat):
+        return labels, None
+    array = array.astype(str)
+    known = np.unique(array) if names is None else np.asarray(names, dtype=str)
+    strange = np.setdiff1d(array, known)
+    if len(strange):
+        few = ", ".join([*known[:5].tolist(), *(["..."] if len(known) > 5 else [])])
+        raise InputError(
+            f"label {str(strange[0])!r} is none of the {len(known)} classes ({few}): correct or remove it"
+        )
+    order = np.argsort(known)
+    return order[np.searchsorted(known[order], array)], tuple(known.tolist())
+
+
+def numbered(data: Any, names: Sequence[str] | None) -> Any:
+    """The data; if it is (inputs, labels) with class names as labels, with the numbers that these have in `names`.
+
+    >>> numbered((torch.zeros(1, 2), ["wren"]), names=("crow", "wren"))[1]
+    array([1])
+    """
+    if not _is_pair(data) or numbers(data[1])[1] is None:
+        return data
+    if names is None:
+        raise InputError("the labels are class names, and those of the classes are not known: pass class numbers")
+    return data[0], numbers(data[1], names)[0]
+
+
+def class_names(data: Any, classes: int) -> tuple[str, ...] | None:
+    """Names of the classes of a set of `srepr.data`, or of labels that are names; None if they have none.
+
+    >>> class_names((torch.zeros(2, 2), ["wren", "crow"]), classes=2)
+    ('crow', 'wren')
+    """
+    if _is_pair(data):
+        names = numbers(data[1])[1]
+    else:
+        while isinstance(data, DataLoader | Subset):
+            data = data.dataset
+        names = data.class_names if isinstance(data, Examples | ExampleDataset | NamedDataset) else None
+    if names is not None and len(names) != classes:
+        raise InputError(
+            f"the data names {len(names)} classes, and the classifier has {classes}: give it one output for each, or"
+            " pass class numbers for labels"
+        )
+    return names
+
+
+def _is_pair(data: Any) -> bool:
+    return isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], np.ndarray | Tensor)
 
 
 def count_labels(data: Any, classes: int | None = None) -> list[int]:

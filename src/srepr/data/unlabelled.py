@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from srepr.data.about import About
 from srepr.data.arrays import checked_inputs, open_arrays
+from srepr.data.augment import absence
 from srepr.data.examples import ArrayExamples, Examples, FileExamples
-from srepr.data.files import IMAGE_SUFFIXES, SMALL
+from srepr.data.files import IMAGE_SUFFIXES, SMALL, images_in
 from srepr.errors import InputError
 
 
@@ -41,8 +42,9 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
     ['0', '1']
     """
     for path in paths:
-        if not path.exists():
-            raise InputError(f"{path} does not exist. Pass images, folders, a CSV file or arrays.")
+        # A broken link to an image is a bad image.
+        if not path.exists() and not (path.is_symlink() and path.suffix.lower() in IMAGE_SUFFIXES):
+            raise InputError(f"{path} {absence(path)}. Pass images, folders, a CSV file or arrays.")
     arrays = [path for path in paths if path.suffix in (".npy", ".npz") or (path.suffix == ".csv" and _vectors(about))]
     if arrays:
         if len(paths) > 1:
@@ -74,11 +76,7 @@ def _vectors(about: About) -> bool:
 def _files(path: Path) -> list[tuple[str, Path]]:
     """Image files at a path, each with its name in the predictions."""
     if path.is_dir():
-        found = sorted(
-            file
-            for file in path.rglob("*")
-            if file.suffix.lower() in IMAGE_SUFFIXES and not file.name.startswith(".") and file.is_file()
-        )
+        found = sorted(images_in(path))
         if not found:
             raise InputError(f"{path} has no images. Pass a folder that contains images.")
         return [(str(file), file) for file in found]

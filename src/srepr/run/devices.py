@@ -55,6 +55,28 @@ def as_launched(machine: Machine) -> Machine:
     return replace(machine, devices=devices, num_nodes=processes // devices)
 
 
+def check_devices(machine: Machine) -> None:
+    """Raise an InputError if this machine has no device of the wanted kind, or fewer than wanted.
+
+    >>> check_devices(Machine(accelerator="cpu", devices=4))
+    """
+    found = {"cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}
+    found["mps"] = int(torch.backends.mps.is_available())
+    kind: str = machine.accelerator
+    if found.get(kind) == 0:
+        there = " or ".join(["cpu", *(name for name, count in found.items() if count)])
+        raise InputError(
+            f"`accelerator` is {kind}, and this machine has none. Set it to {there}, or leave it out to take the best"
+            " that is there. See: srepr doctor"
+        )
+    if kind == "auto":
+        kind = next((name for name, count in found.items() if count), "cpu")
+    if machine.devices > found.get(kind, machine.devices):
+        raise InputError(
+            f"`devices` is {machine.devices}, and this machine has {found[kind]} ({kind}). Lower it. See: srepr doctor"
+        )
+
+
 def open_fabric(machine: Machine) -> Fabric:
     """Fabric for these settings, not launched yet.
 
@@ -66,6 +88,7 @@ def open_fabric(machine: Machine) -> Fabric:
     """
     warnings.filterwarnings("ignore", message=".*does not have many workers|.*isinstance.treespec|.*AMP with fp16")
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+    check_devices(machine)
     try:
         fabric = Fabric(
             accelerator=machine.accelerator,

@@ -14,7 +14,7 @@ from srepr.data import LongTailData
 from srepr.errors import InputError
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
-from srepr.retraining import choosable, retrain_head
+from srepr.retraining import check_samples, choosable, retrain_head
 from srepr.run.checkpoints import save_head
 from srepr.run.classifiers import Frozen, open_network
 from srepr.run.evaluate import measure_head
@@ -60,11 +60,12 @@ def retrain_run(
         epochs=settings.epochs or stage2_epochs(trained["epochs"]),
         batch_size=settings.batch_size or trained["batch_size"],
     )
-    draws = stage1 == "swa" and "imported" not in trained
-    methods = {name: how if how == "auto" else suited(how, frozen) for name, how in methods.items()}
+    data = load_run_data(run, data_dir)
+    draws = data.train.augments if frozen.pretrained else stage1 == "swa" and "imported" not in trained
+    among = {name: suited(name, how, draws=draws, pretrained=frozen.pretrained) for name, how in methods.items()}
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)
-    data = load_run_data(run, data_dir)
+        check_samples(among[name], settings.samples)
     with sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
         results = read_json(run / "results.json")
@@ -73,10 +74,8 @@ def retrain_run(
             for name, how in methods.items()
         }
         kept = {name: None if overwrite else kept_metrics(run, name, wanted) for name, wanted in asked.items()}
-        for name, how in methods.items():
-            among = {name: how} if how != "auto" else choices("auto", draws=draws)
-            among = {one: suited(method, frozen) for one, method in among.items()}
-            results[name] = kept[name] or make_head(frozen, name, among, settings, asked[name], data)
+        for name in methods:
+            results[name] = kept[name] or make_head(frozen, name, among[name], settings, asked[name], data)
             write_json(run / "results.json", results)
     return {name: results[name] for name in methods}
 
@@ -141,9 +140,20 @@ def make_head(
     return metrics
 
 
-def suited(how: Method, frozen: Frozen) -> Method:
-    """The method for this network: around a pretrained body there is no posterior, so augmented views are drawn."""
-    return replace(how, representation="augment") if frozen.pretrained and how.representation == "swag" else how
+def suited(name: str, how: Method | Literal["auto"], *, draws: bool, pretrained: bool) -> dict[str, Method]:
+    """The methods to choose from; around a pretrained body there is no posterior, so augmented views are drawn.
+
+    >>> suited("auto", "auto", draws=True, pretrained=True)["srepr"].representation
+    'augment'
+    """
+    among = choices("auto", draws=draws) if how == "auto" else {name: how}
+    several = [method for method in among.values() if method.representation != "deterministic"]
+    if pretrained and several and not draws:
+        raise InputError(f"{name} needs several representations, and these inputs have one. Choose another `method`.")
+    return {
+        one: replace(method, representation="augment") if pretrained and method in several else method
+        for one, method in among.items()
+    }
 
 
 def kept_metrics(run: Path, name: str, made_of: dict[str, Any]) -> dict[str, Any] | None:

@@ -76,9 +76,16 @@ def train(
     about = describe(settings, data) if given is None else given.about
     data = data.prepared(about)
     settings = replace(settings, network=about.network)
-    if settings.freeze == "body" and given is None and about.network != "linear":
+    if settings.freeze == "body" and given is None:
         raise InputError("`freeze` is body, and the network has random weights. Name a pretrained `network`.")
-    share = min(settings.batch_size, len(data.train)) // (machine.devices * machine.num_nodes)
+    processes = machine.devices * machine.num_nodes
+    if len(data.train) < 2 * processes:
+        kind = data.train.noun
+        raise InputError(
+            f"too few training {kind} in {settings.source}: BatchNorm needs {2 * processes}, and {len(data.train)}"
+            f" remain beside the test and validation sets. Add more {kind}{', or lower `devices`' * (processes > 1)}."
+        )
+    share = min(settings.batch_size, len(data.train)) // processes
     if share < 2:
         raise InputError(f"each process gets {share} of a batch, and BatchNorm needs 2. Raise `batch_size`.")
     if settings.mixup and share % 2:
@@ -225,7 +232,7 @@ def train_representation(
                 if board is not None:
                     for name in ("loss", "acc", "lr"):
                         board.add_scalar(f"{line['branch']}/{name}", line[name], line["epoch"])
-                progress.say(epoch_line(line, settings.epochs, progress.time_left()))
+                progress.say(epoch_line(line, settings.epochs, progress.time_left(), train.noun))
             epoch = moment.epoch
             if epoch.branch != "trunk" and epoch.number == settings.epochs - 1:
                 for buffer in network.buffers():  # each process has its own BatchNorm statistics: rank 0's count
