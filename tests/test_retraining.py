@@ -1,6 +1,7 @@
 """The head that stage 2 trains, against optima known in closed form or found in float64."""
 
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import optimize, special
 from torch import nn
 
-from srepr import heads
+from srepr import heads, progress
 from srepr.config import Retrain
 from srepr.errors import InputError
 from srepr.features import Given
@@ -289,3 +290,23 @@ def test_numbers_of_classes_that_do_not_fit_are_refused():
         train_head(Given(STACK, LABELS), layer(), [1, 2, 3], METHODS["la"], Retrain())
     with pytest.raises(InputError, match="label 3 is out of range: with 3 classes the last is 2"):
         train_head(Given(STACK, LABELS), layer(WEIGHT[:3], BIAS[:3]), [1, 2, 3], METHODS["la"], Retrain())
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_the_features_are_made_before_the_epochs_are_timed(views, monkeypatch, capsys):
+    """They take a minute each, an epoch a second: the time left is that of epochs."""
+    now, made = [0.0], set()
+
+    class Slow(Given):
+        def epoch(self, number):
+            now[0] += 1 if number % views in made else 60
+            made.add(number % views)
+            return super().epoch(number)
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.0)
+    wanted = sgd(epochs=10, views=views)
+    train_head(Slow(STACK, LABELS), layer(), COUNTS, METHODS["lws"], wanted, quiet=False)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "re-train: 1 of 10"
+    assert lines[1:] == [f"re-train: {done} of 10, about {10 - done} s left" for done in range(2, 10)]

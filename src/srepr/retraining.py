@@ -187,6 +187,9 @@ def _descend(
     )
     epochs = settings.epochs or stage2_epochs(0)
     limit = EXPLODED * math.log(max(len(counts), 2)) * (1 if balance.weight is None else balance.weight.max().item())
+    if not settings.on_the_fly:  # made before the epochs are timed: features have a progress of their own
+        for view in range(min(settings.views, epochs)):
+            source.epoch(view)
     with Progress("re-train", total=epochs, quiet=quiet) as progress:
         for epoch in range(epochs):
             features = source.epoch(epoch)

@@ -242,7 +242,8 @@ def choose(
     """Try the candidates of these methods, the simplest method first, and choose one."""
     paths = list(candidates(methods, settings))
     best: dict[str, Score] = {}
-    with Progress("choose", total=len(paths), quiet=quiet) as progress:
+    # A path is cut short where it gets worse, and several representations cost several times as much as one.
+    with Progress("choose", total=len(paths), alike=False, quiet=quiet) as progress:
         for path in paths:
             name, balance = path[0].name, path[0].method.balance
             simpler = [score.candidate.penalty for score in best.values() if score.candidate.method.balance == balance]

@@ -30,15 +30,19 @@ def log_line(moment: Moment, before: float, seconds: float, device: torch.device
 
 
 def epoch_line(line: Mapping[str, Any], epochs: int, time_left: str, noun: str = "images") -> str:
-    """A line of the log for people; the noun is what the examples are called.
+    """A line of the log for people; the noun is what the examples are called. The time left may be empty.
 
     >>> epoch_line({"branch": "swa", "epoch": 150, "loss": 0.5, "acc": 0.9, "lr": 0.1, "images_per_second": 400.0},
     ...            200, "20 min 3 s")
     'swa   151/200  loss 0.5000  acc 90.0 %  lr 0.1000   400 images/s  20 min 3 s left'
+    >>> epoch_line({"branch": "swa", "epoch": 0, "loss": 0.5, "acc": 0.9, "lr": 0.1, "images_per_second": 400.0},
+    ...            1, "", "rows")
+    'swa   1/1  loss 0.5000  acc 90.0 %  lr 0.1000   400 rows/s'
     """
     return (
         f"{line['branch']:<5} {line['epoch'] + 1}/{epochs}  loss {line['loss']:.4f}  acc {100 * line['acc']:.1f} %"
-        f"  lr {line['lr']:.4f}  {line['images_per_second']:4.0f} {noun}/s  {time_left} left"
+        f"  lr {line['lr']:.4f}  {line['images_per_second']:4.0f} {noun}/s"
+        f"{f'  {time_left} left' if time_left else ''}"
     )
 
 
