@@ -136,7 +136,7 @@ def test_a_table_with_a_class_of_one_example_works(table, tmp_path, monkeypatch)
 @pytest.mark.parametrize("noun", ["rows", "images"])
 def test_the_pace_is_counted_in_what_the_examples_are(table, tmp_path, capsys, noun):
     train(replace(DIGITS, epochs=1) if noun == "images" else Train(source=str(table), epochs=1), tmp_path / "run")
-    assert re.search(rf"^swa   1/1 .* \d+ {noun}/s  ", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(rf"^swa   1/1 .* \d+ {noun}/s\b", capsys.readouterr().err, re.MULTILINE)
 
 
 def test_a_data_set_without_a_test_part_is_trained_and_measured_on_nothing(tmp_path):
