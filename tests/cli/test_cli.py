@@ -54,7 +54,10 @@ def test_the_example_of_every_verb_can_be_parsed():
 def test_json_is_alone_on_stdout_and_progress_on_stderr(srepr, tmp_path):
     answer = srepr("train", "digits-lt", "--epochs", 2, "--out", tmp_path / "run", "--json")
     assert json.loads(answer.out).keys() == {"swa"}
-    first, second = answer.err.splitlines()
+    announced, first, second = answer.err.splitlines()
+    assert announced.startswith(
+        "training resnet8 (0.1 million parameters) on 331 images of 8 x 8 pixels in 10 classes"
+    )
     assert re.fullmatch(
         r"trunk 1/2  loss \d\.\d{4}  acc \d+\.\d %  lr 0\.0500 +\d+ images/s  (\d+ min )?\d+ s left", first
     )

@@ -49,3 +49,20 @@ def describe(settings: Train, data: LongTailData) -> About:
     about = About.of(data, network, {name: value for name, value in known.items() if name in takes})
     build_network(about)  # an unknown network is refused before anything is written
     return about
+
+
+def check_sizes(settings: Train, data: LongTailData, processes: int) -> None:
+    """Refuse data with too few examples or classes, and batches that cannot be divided among the processes."""
+    if len(data.train) < 2 * processes:
+        kind = data.train.noun
+        raise InputError(
+            f"too few training {kind} in {settings.source}: BatchNorm needs {2 * processes}, and {len(data.train)}"
+            f" remain beside the test and validation sets. Add more {kind}{', or lower `devices`' * (processes > 1)}."
+        )
+    if len(data.class_names) < 2:
+        raise InputError(f"{settings.source} has one class, {data.class_names[0]!r}. Add examples of another one.")
+    share = min(settings.batch_size, len(data.train)) // processes
+    if share < 2:
+        raise InputError(f"each process gets {share} of a batch, and BatchNorm needs 2. Raise `batch_size`.")
+    if settings.mixup and share % 2:
+        raise InputError(f"mixup pairs the examples of a process, and {share} is odd. Change `batch_size`.")

@@ -38,7 +38,7 @@ from srepr.progress import Progress
 from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, descend, freeze, optimizer_for, plan
 from srepr.run import folder
 from srepr.run.checkpoints import build_network, save_model, save_posterior
-from srepr.run.description import Start, data_options, describe
+from srepr.run.description import Start, check_sizes, data_options, describe
 from srepr.run.devices import as_launched, failing_together, open_fabric, process_rank
 from srepr.run.estimate import announce
 from srepr.run.evaluate import measure_network, on_parts
@@ -78,18 +78,7 @@ def train(
     settings = replace(settings, network=about.network)
     if settings.freeze == "body" and given is None:
         raise InputError("`freeze` is body, and the network has random weights. Name a pretrained `network`.")
-    processes = machine.devices * machine.num_nodes
-    if len(data.train) < 2 * processes:
-        kind = data.train.noun
-        raise InputError(
-            f"too few training {kind} in {settings.source}: BatchNorm needs {2 * processes}, and {len(data.train)}"
-            f" remain beside the test and validation sets. Add more {kind}{', or lower `devices`' * (processes > 1)}."
-        )
-    share = min(settings.batch_size, len(data.train)) // processes
-    if share < 2:
-        raise InputError(f"each process gets {share} of a batch, and BatchNorm needs 2. Raise `batch_size`.")
-    if settings.mixup and share % 2:
-        raise InputError(f"mixup pairs the examples of a process, and {share} is odd. Change `batch_size`.")
+    check_sizes(settings, data, machine.devices * machine.num_nodes)
     fabric = open_fabric(machine)
 
     leads = process_rank() == 0
