@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from srepr.config import Machine, Precision, Retrain, Stage1, Train, settings_for
 from srepr.data.sources import NAMED
@@ -56,7 +56,7 @@ class Retraining:
     train: Train
     start: Path | None = None
     stage1: Stage1
-    methods: dict[str, Method]
+    methods: dict[str, Method | Literal["auto"]]
     settings: Retrain
     cold: bool = False
     """Compute all features anew instead of reading those cached in the run folder."""

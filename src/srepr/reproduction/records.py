@@ -23,7 +23,7 @@ def records(experiment: Experiment, results: Results) -> list[Record]:
     for row, settings, run in experiment.runs():
         metrics = results[run][row.head or row.stage1]
         part, measured = part_of(metrics, TABLES[experiment.table].part)
-        how = row.how if row.head else None
+        how = row.how if row.head and row.how != "auto" else None
         record = {
             "name": row.name,
             "label": row.label,

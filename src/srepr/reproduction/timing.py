@@ -84,7 +84,9 @@ def retraining_seconds(piece: Retraining, runs: Iterable[Path]) -> float | None:
     for name in piece.left:
         same = [content for note, content in timed.items() if note.stem == name]
         if not same and not piece.cold:
-            kind = (piece.methods[name].representation, settings.on_the_fly, settings.samples)
+            how = piece.methods[name]
+            reads = "swag" if how == "auto" else how.representation
+            kind = (reads, settings.on_the_fly, settings.samples)
             same = [content for content in timed.values() if kind_of(content) == kind]
         if not same:
             return None
