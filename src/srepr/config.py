@@ -80,7 +80,7 @@ class Data:
     holdout: float = 0.1
     """Fraction of each class that the holdout protocol keeps for validation."""
     image_size: int | None = None
-    """Side of the square images made from image files (default 224; images up to 64 pixels are kept in memory)."""
+    """Side of the square images that the network sees; default: that of most files, at most 224."""
     skip_bad_images: bool = False
     """Skip images that cannot be decoded, and report how many."""
 
