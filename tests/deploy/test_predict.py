@@ -281,7 +281,7 @@ def mistakes(tmp_path, monkeypatch, digits):
         (["other.csv"], "other.csv has no column 'path'."),
         (["hole.csv"], "hole.csv, row 2: the path is empty."),
         (["gone.csv"], "gone.png does not exist. Restore it, or skip it with --skip-bad-images"),
-        (["wrong.npz"], "wrong.npz has inputs of shape (1, 9, 9), the network takes (1, 8, 8)."),
+        (["wrong.npz"], "wrong.npz: the inputs have the shape (1, 9, 9), and the network takes (1, 8, 8)."),
         (["named.npz"], "named.npz holds z. It must hold x."),
         (["objects.npy"], "objects.npy cannot be read:"),
         (["0.png", "wrong.npz"], "wrong.npz must be the only input."),

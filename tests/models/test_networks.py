@@ -7,7 +7,9 @@ from srepr.models import NETWORKS, build, mlp
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_by_name_is_features_then_fc(name):
-    options, shape = ({"inputs": 12}, (3, 12)) if name == "mlp" else ({"channels": 1}, (3, 1, 32, 32))
+    vectors, colours = ({"inputs": 12}, (3, 12)), ({}, (3, 3, 32, 32))
+    kinds = {"mlp": vectors, "linear": vectors, "efficientnet-lite0": colours}
+    options, shape = kinds.get(name, ({"channels": 1}, (3, 1, 32, 32)))
     with torch.device("meta"):
         net, inputs = build(name, 4, **options).eval(), torch.zeros(shape)
         assert net(inputs).shape == (3, 4)
@@ -15,7 +17,7 @@ def test_every_network_by_name_is_features_then_fc(name):
 
 
 def test_an_unknown_network_lists_the_known_and_the_nearest():
-    with pytest.raises(InputError, match=r"^unknown network 'resnext-50'; did you mean resnext50\? Known: .*, mlp$"):
+    with pytest.raises(InputError, match=r"^unknown network 'resnext-50'; did you mean resnext50\? Known: .*, mlp, "):
         build("resnext-50", 10)
     with pytest.raises(InputError, match=r"^unknown network 'transformer'\. Known"):
         build("transformer", 10)

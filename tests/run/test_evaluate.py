@@ -163,7 +163,7 @@ def test_a_run_without_a_network_is_refused(copied):
 def test_arrays_of_another_shape_are_refused(srepr, trained, tmp_path):
     np.savez(tmp_path / "a.npz", x=np.zeros((3, 5)), y=np.arange(3))
     answer = srepr("evaluate", trained / "representation.safetensors", "--data", tmp_path / "a.npz")
-    assert "has inputs of shape (5,)" in answer.complaint
+    assert "the inputs have the shape (5,)" in answer.complaint
 
 
 def test_labels_of_other_classes_are_refused(srepr, trained, tmp_path):

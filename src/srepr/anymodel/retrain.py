@@ -171,7 +171,9 @@ def untrained(layer: nn.Linear | Cosine, features: EpochFeatures) -> bool:
     """Whether the classifier does no better than chance on these data, so that its network has not seen their labels.
 
     >>> eye, labels = np.eye(2, dtype=np.float32).repeat(9, 0), np.arange(2).repeat(9)
-    >>> untrained(nn.Linear(2, 2), Given(eye, labels).epoch(0))
+    >>> layer = nn.Linear(2, 2).requires_grad_(False)
+    >>> _ = layer.weight.zero_()
+    >>> untrained(layer, Given(eye, labels).epoch(0))
     True
     """
     labels = torch.tensor(features.labels)

@@ -91,10 +91,14 @@ class EfficientNetLite0(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(FEATURES, classes)
 
+    def features(self, x: Tensor) -> Tensor:
+        """Features [B, 1280], the input of the classifier."""
+        channels: Tensor = self.head(self.blocks(self.stem(x)))
+        return cast(Tensor, self.dropout(channels.mean((2, 3))))
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, K]."""
-        features = self.head(self.blocks(self.stem(x))).mean((2, 3))
-        return cast(Tensor, self.fc(self.dropout(features)))
+        return cast(Tensor, self.fc(self.features(x)))
 
 
 def efficientnet_lite0(

@@ -10,9 +10,13 @@ class Linear(nn.Module):
         super().__init__()
         self.fc = nn.Linear(inputs, classes)
 
+    def features(self, x: Tensor) -> Tensor:
+        """The vectors themselves."""
+        return x
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, K]."""
-        logits: Tensor = self.fc(x)
+        logits: Tensor = self.fc(self.features(x))
         return logits
 
 

@@ -100,7 +100,10 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
         write_json(config, {"format": FORMAT, "settings": wanted, **facts})
         return
     # A setting that the version which began the run did not have was at its default.
-    changed = differences({**flatten(asdict(Train(source=""))), **flatten(read_settings(path))}, wanted)
+    usual = {
+        name: value for name, value in flatten(plain(asdict(Train(source="")))).items() if name in flatten(wanted)
+    }
+    changed = differences({**usual, **flatten(read_settings(path))}, wanted)
     if changed:
         raise InputError(
             f"{path} holds a run with other settings: {changed}. Choose another folder with `out`, or use the old"
