@@ -4,8 +4,10 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from srepr.cli import main
+from srepr.models import resnet8
 from srepr.run.log import read_log
 from srepr.storage.files import read_json
 from srepr.storage.tensors import load_tensors
@@ -63,3 +65,35 @@ def test_what_does_not_fit_is_refused(srepr, trained, tmp_path):
     assert "--baseline" in srepr("train", "digits-lt", "--baseline", *words).complaint
     assert "does not exist" in srepr("train", "digits-lt", "--from", tmp_path / "no.pth", "--out", run).complaint
     assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda body: (
+            {"state_dict": {f"module.encoder_q.{name}": tensor for name, tensor in body.items()}}
+            | {"epoch": 200, "arch": "resnet8"}
+        ),
+        lambda body: {f"backbone.{name}": tensor for name, tensor in body.items()},
+        lambda body: {name: tensor for name, tensor in body.items() if not name.startswith("fc.")},
+    ],
+    ids=["moco", "simclr", "torchvision without fc"],
+)
+def test_a_body_without_a_classifier_gets_a_new_one(srepr, tmp_path, wrap):
+    """A contrastive projector `fc` of 128 outputs, a momentum encoder and a queue are no classifier."""
+    torch.manual_seed(0)
+    body = resnet8(128, channels=1).state_dict()
+    content = wrap(body)
+    if "state_dict" in content:
+        content["state_dict"]["module.queue"] = torch.zeros(128, 16)
+        content["state_dict"] |= {f"module.encoder_k.{name}": 0 * tensor for name, tensor in body.items()}
+    torch.save(content, tmp_path / "body.pth")
+    words = ("--epochs", 1, "--optim.swa-lr", 1e-9, "--out", tmp_path / "run")
+    answer = srepr("train", "digits-lt", "--from", tmp_path / "body.pth", *words)
+    assert answer.code == 0, answer
+    assert "body.pth has no classifier, digits-lt has 10 classes: its body is kept" in answer.err
+    tensors, _ = load_tensors(tmp_path / "run" / "representation.safetensors")
+    torch.testing.assert_close(tensors["layer2.0.conv1.weight"], body["layer2.0.conv1.weight"])
+    assert tensors["fc.weight"].shape == (10, 64)
+    imported = srepr("import", tmp_path / "body.pth", "--source", "digits-lt", "--out", tmp_path / "imported")
+    assert "body.pth has no classifier. Train one on its body: srepr train digits-lt --from" in imported.complaint

@@ -192,7 +192,7 @@ def test_a_network_with_other_classes_gives_its_body(srepr, trained, tmp_path):
         words = ("--from", trained, "--epochs", 2, "--optim.swa-lr", 1e-9, "--out", run)
         answer = srepr("train", tmp_path / "two.npz", *words)
         assert answer.code == 0, answer
-        assert "has 10 classes, two has 2: its body is kept, and a new classifier is started" in answer.err
+        assert "has 10 classes, two has 2 classes: its body is kept, and a new classifier is started" in answer.err
     given, _ = load_tensors(trained / "representation.safetensors")
     first, second = (load_tensors(run / "representation.safetensors")[0] for run in runs)
     assert first["fc.weight"].shape[0] == 2

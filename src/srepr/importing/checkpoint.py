@@ -29,6 +29,7 @@ class Checkpoint:
     options: dict[str, Any]
     """Options that build the same network with `srepr.models.build("resnet", classes, ...)`."""
     classes: int
+    """0 for a body without a classifier; the network then has one with random weights."""
     layout: str
     foreign: tuple[str, ...]
     """Classes that the file names besides its tensors; they were not instantiated."""
@@ -43,7 +44,8 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
     try:
         name, parts = take_apart(content.value, layout)
         options = described(parts.body)
-        tensors = {**renamed(parts.body, options), **classifier(parts, options, scale)}
+        own = classifier(parts, options, scale) if parts.heads else fresh(options)
+        tensors = {**renamed(parts.body, options), **own}
         classes = len(tensors["fc.weight"])
         with torch.device("meta"):  # allocate nothing until the shapes match the file
             network = build(NETWORK, classes, **options)
@@ -54,7 +56,13 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
         raise InputError(
             f"{path}: cannot build a network from its tensors ({error}). Only ResNets are supported."
         ) from None
-    return Checkpoint(network=network.eval(), options=options, classes=classes, layout=name, foreign=content.foreign)
+    return Checkpoint(
+        network=network.eval(),
+        options=options,
+        classes=classes if parts.heads else 0,
+        layout=name,
+        foreign=content.foreign,
+    )
 
 
 def load_checkpoint(
@@ -66,6 +74,8 @@ def load_checkpoint(
 
 def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module, About]:
     """The network and its metadata for `data`, which must have the same classes and channels."""
+    if not found.classes:
+        raise InputError(f"{path} has no classifier. Train one on its body: srepr train {data.name} --from {path}")
     shape = data.train.shape
     here = {"classes": len(data.class_names), "channels": shape[0] if len(shape) == 3 else 0}
     for name, there in {"classes": found.classes, "channels": found.options["channels"]}.items():
@@ -152,6 +162,13 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
     if biases:
         fc["fc.bias"] = factors * torch.stack(biases).float().mean(0)
     return fc
+
+
+def fresh(options: dict[str, Any]) -> Tensors:
+    """Tensors of a new classifier of two classes, to be replaced by one for the data."""
+    layer = nn.Linear(options["widths"][-1] * options["experts"], 2)
+    options["bias"] = True
+    return {"fc.weight": layer.weight.detach(), "fc.bias": layer.bias.detach()}
 
 
 def filled(network: nn.Module, tensors: Tensors) -> nn.Module:

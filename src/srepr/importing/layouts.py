@@ -3,7 +3,7 @@
 Every layout is a function from a file's content to `Parts`, or None if the content has another layout:
 
     body      conv1, bn1, layer1.., and layer3s.E.. for the stages of expert E
-    heads     (weight, bias) of each expert's classifier
+    heads     (weight, bias) of each expert's classifier; empty for a body without one
     factors   [K], by which the logits are multiplied (LWS), or None
     normed    whether a head without bias is a cosine classifier, with weight [L, K]
 """
@@ -22,6 +22,7 @@ from srepr.storage.tensors import below
 Tensors = dict[str, Tensor]
 CONTAINERS = ("state_dict", "model_state_dict", "model", "net", "network")
 WRAPPERS = ("module.", "_orig_mod.")
+PROJECTORS = ("fc.", "head.", "projector.", "projection", "predictor.", "encoder_k.", "queue")
 
 
 class Parts(NamedTuple):
@@ -117,6 +118,16 @@ def plain(content: Mapping[str, Any]) -> Parts | None:
     return None
 
 
+def body_only(content: Mapping[str, Any]) -> Parts | None:
+    """A body without a classifier: MoCo, SimCLR and their like; momentum encoders and projectors are dropped."""
+    state = weights(content)
+    for prefix in ("encoder_q.", "base_encoder.", "online_network.", "backbone.", "encoder.", ""):
+        body = below(prefix, state)
+        if "conv1.weight" in body and "layer1.0.conv1.weight" in body:
+            return Parts(without(body, *PROJECTORS), [])
+    return None
+
+
 LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Parts | None]] = {
     "mislas": mislas,
     "classifier-balancing": classifier_balancing,
@@ -125,6 +136,7 @@ LAYOUTS: dict[str, Callable[[Mapping[str, Any]], Parts | None]] = {
     "huggingface": huggingface,
     "ldam": ldam,
     "plain": plain,
+    "body": body_only,
 }
 
 

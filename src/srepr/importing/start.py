@@ -60,9 +60,10 @@ def start_network(path: Path, data: LongTailData) -> Start:
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if classes == len(data.class_names):
         return Start(network, ours, digest)
+    what = f"{classes:,} classes" if classes else "no classifier"
     print(
-        f"{path} has {classes:,} classes, {data.name} has {len(data.class_names):,}: its body is kept, and a"
-        " new classifier is started",
+        f"{path} has {what}, {data.name} has {len(data.class_names):,} classes: its body is kept, and a new classifier"
+        " is started",
         file=sys.stderr,
     )
     if about.network == NETWORK:
