@@ -111,7 +111,7 @@ def test_a_folder_starts_from_imagenet_and_keeps_its_body(photographed):
     network, about = load_model(photographed / "representation.safetensors")
     assert (about.network, about.shape, about.given, about.mean) == (
         "efficientnet-lite0",
-        (3, 128, 128),
+        (3, 160, 160),
         (3, 40, 40),
         MEAN,
     )
@@ -125,7 +125,7 @@ def test_a_folder_starts_from_imagenet_and_keeps_its_body(photographed):
 def test_what_is_about_to_happen_is_said(srepr, pictures, tmp_path):
     answer = srepr("train", pictures, "--out", tmp_path / "run")
     line = answer.err.splitlines()[0]
-    assert line.startswith("solving the classifier of efficientnet-lite0 (3.4 million parameters) on 20 images of 128")
+    assert line.startswith("solving the classifier of efficientnet-lite0 (3.4 million parameters) on 20 images of 160")
     assert "in 3 classes of 3 to 11: about" in line
 
 

@@ -28,8 +28,8 @@ from srepr.run.description import Start
 from srepr.run.folder import STAGE_1
 from srepr.storage.tensors import load_metadata
 
-SMALL, ENLARGED = 64, 128
-"""Images up to 64 pixels are enlarged to 128 for a network that was pretrained on large ones."""
+SMALL, ENLARGED = 64, 160
+"""Images up to 64 pixels are enlarged to 160 for a network that was pretrained on large ones."""
 
 
 def start_network(path: Path, data: LongTailData) -> Start:
