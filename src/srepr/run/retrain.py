@@ -60,11 +60,20 @@ def retrain_run(
         epochs=settings.epochs or stage2_epochs(trained["epochs"]),
         batch_size=settings.batch_size or trained["batch_size"],
     )
-    draws = stage1 == "swa" and "imported" not in trained
     methods = {name: how if how == "auto" else suited(how, frozen) for name, how in methods.items()}
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)
     data = load_run_data(run, data_dir)
+    views = data.train.representations if frozen.pretrained else None
+    draws = stage1 == "swa" and "imported" not in trained and views != 1
+    for name, how in methods.items():
+        if views == 1 and how != "auto" and how.representation != "deterministic":
+            raise InputError(
+                f"{name} needs several representations of each example, and {data.name} has one. Give vectors as"
+                " [N, M, D], or choose another `method`."
+            )
+    if views is not None and views > 1:
+        settings = replace(settings, samples=min(settings.samples, views))
     with sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
         results = read_json(run / "results.json")
