@@ -35,7 +35,8 @@ BRANCHES = {
 def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) -> dict[str, Any]:
     """One run: a re-trained classifier, by default that of `srepr.load`, against the stage-1 one that it replaces.
 
-    Without `dispersion` no network is drawn from the posterior, and its plots are left out.
+    Without `dispersion` no network is drawn from the posterior, and its plots are left out. So they are for a
+    pretrained body, which has no posterior.
     """
     head = run.choose(head, retrained=True)
     before, _, note = run.classifiers[head]
@@ -44,7 +45,8 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
         results = {name: metrics.get("validation", metrics) for name, metrics in results.items()}
     part, counts = run.part, run.data.counts
     # First: its one pass over the test images also makes the features that everything below reads.
-    spread = _spread(run, head, results[head]) if dispersion else None
+    drawn = dispersion and not run.networks[before].pretrained
+    spread = _spread(run, head, results[head]) if drawn else None
     views = list(_views(run, before, head, results))
     small = too_small(run.measure(head).metrics)
     return {
