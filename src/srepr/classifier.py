@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
-from srepr.data.unlabelled import Unlabelled, read_unlabelled
+from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
 from srepr.data.workers import batches
 from srepr.errors import InputError
 from srepr.models.call import call, eval_mode
@@ -129,12 +129,14 @@ class Classifier(nn.Module):
         """Probabilities and uncertainty from one pass in evaluation mode, as a `Prediction`.
 
         A path, or a list of paths, to images, folders, a CSV file or arrays gives a list of rows instead, the same as
-        `srepr predict` writes, with the `top` most probable labels. `srepr.load` reads a classifier that can do this.
+        `srepr predict` writes, with the `top` most probable labels. If the classifier reads texts, strings are texts,
+        and only a `Path` is a file. `srepr.load` reads a classifier that can do this.
         """
-        several = isinstance(inputs, list | tuple) and len(inputs) > 0
-        if isinstance(inputs, str | Path) or (several and all(isinstance(path, str | Path) for path in inputs)):
-            paths = [Path(path) for path in (inputs if several else [inputs])]
-            return list(self.rows(read_unlabelled(paths, self.description), top=top))
+        several = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if several and all(isinstance(one, str | Path) for one in several):
+            if self.description.tokenizer and all(isinstance(one, str) for one in several):
+                return list(self.rows(unlabelled_texts(several, self.description), top=top))
+            return list(self.rows(read_unlabelled([Path(one) for one in several], self.description), top=top))
         with torch.no_grad(), eval_mode(self):
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()

@@ -136,12 +136,13 @@ class Train:
     """
 
     source: str
-    """cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18 or digits-lt; or your own folder, .csv or .npz."""
+    """cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18 or digits-lt; or your own folder, .csv, .jsonl or .npz."""
     data: Data = field(default_factory=Data)
     """Which examples."""
     network: str = "auto"
-    """efficientnet-lite0, pretrained on ImageNet; resnet8, -14, -20, -32, -18 or -50, resnext50, mlp or linear, from
-    scratch; or your own function as package.module:function. auto chooses by the data."""
+    """efficientnet-lite0, pretrained on ImageNet; hf:FOLDER, a network of Hugging Face for images or texts, or hf: and
+    its name on the hub; resnet8, -14, -20, -32, -18 or -50, resnext50, mlp or linear, from scratch; or your own
+    function of the number of classes as package.module:function. auto chooses by the data."""
     shortcut: Literal["A", "B"] = "A"
     """Shortcuts of the small ResNets: parameter-free (A) or a 1x1 convolution (B)."""
     epochs: int = 100
@@ -311,20 +312,18 @@ digits-lt, which is ours, from three seeds):
 - inaturalist18: 70.79 % / 1.353 / 0.036
 - digits-lt: 87 to 93 % / - / 0.024 to 0.031, seconds
 """
-FINE_TUNE = Train(
-    source="",
-    freeze="body",
-    epochs=12,
-    batch_size=64,
-    optim=Optim(lr=0.05, body=0.1, weight_decay=1e-4, swa_lr=0.02, swa_start=0.5, clip=1.0),
-)
+_SLOW_BODY = Optim(lr=0.05, body=0.1, weight_decay=1e-4, swa_lr=0.02, swa_start=0.5, clip=1.0)
+FINE_TUNE = Train(source="", freeze="body", epochs=12, batch_size=64, optim=_SLOW_BODY)
 """Stage 1 from a pretrained network: by default only its classifier is trained, with `freeze="none"` all of it."""
+_ADAMW = Optim(name="adamw", lr=1e-3, body=0.02, weight_decay=0.01, swa_lr=5e-4, swa_start=0.5, clip=1.0)
+FINE_TUNE_TRANSFORMER = replace(FINE_TUNE, epochs=8, batch_size=32, optim=_ADAMW)
+"""The same from a network of Hugging Face: AdamW, with 2e-5 for the body and 1e-3 for the classifier."""
 TABLE = Train(source="", network="mlp", epochs=60, batch_size=64, optim=Optim(lr=0.05, weight_decay=1e-2, swa_lr=0.01))
 """Stage 1 of your own tables and embeddings."""
 
 
 def settings_for(source: str) -> Train:
-    """The recipe of that name, or the defaults for your own folder, .csv or .npz.
+    """The recipe of that name, or the defaults for your own folder, .csv, .jsonl or .npz.
 
     >>> settings_for("cifar100-lt").optim.lr
     0.5

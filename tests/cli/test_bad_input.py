@@ -67,7 +67,7 @@ def birds(tmp_path):
         (["evaluate", "nowhere"], "nowhere is not a folder. Pass a run folder made by `srepr train`."),
         (
             ["evaluate", "nowhere.safetensors"],
-            "nowhere.safetensors is a single model. Pass arrays to evaluate it on with --data",
+            "nowhere.safetensors is a single model. Pass arrays or texts to evaluate it on with --data",
         ),
         (["evaluate", "nowhere.safetensors", "--data", "x.npz"], "nowhere.safetensors does not exist."),
         (["evaluate", "."], "config.json does not exist. Is its folder a run made by `srepr train`?"),

@@ -93,7 +93,7 @@ def test_images_are_scaled_to_the_image_size():
 
 def test_a_file_of_another_kind_is_named(tmp_path):
     (tmp_path / "data.h5").touch()
-    with pytest.raises(InputError, match=r"data\.h5 is not a folder, \.csv or \.npz file"):
+    with pytest.raises(InputError, match=r"data\.h5 is not a folder, \.csv, \.jsonl or \.npz file"):
         load(tmp_path / "data.h5")
 
 
@@ -107,7 +107,7 @@ def test_a_description_is_json_and_counts_right():
 
 
 def test_the_catalogue_says_how_to_get_every_source():
-    assert len({entry.name for entry in catalogue()}) == 8
+    assert len({entry.name for entry in catalogue()}) == 9
     assert all(entry.how_to_get and entry.what for entry in catalogue())
 
 

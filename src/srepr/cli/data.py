@@ -25,7 +25,7 @@ class DataCommand:
     action: Positional[Literal["list", "get", "check", "show"]]
     """What to do."""
     source: Positional[Annotated[str, arg(metavar="SOURCE")]] = ""
-    """Name from the list, or your own folder, .csv or .npz."""
+    """Name from the list, or your own folder, .csv, .jsonl or .npz."""
     data_dir: Path | None = None
     """Folder with the files of the data set; get downloads into it."""
     imbalance: float | None = None

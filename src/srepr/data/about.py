@@ -21,14 +21,14 @@ class About:
     """
 
     network: str
-    """Key of `srepr.models.NETWORKS`."""
+    """Key of `srepr.models.NETWORKS`, or a function that builds it, as package.module:function."""
     options: dict[str, Any]
     """Keyword arguments for building it."""
     class_names: tuple[str, ...]
     counts: tuple[int, ...]
     """Training examples per class."""
     shape: tuple[int, ...]
-    """Shape of one input: (C, H, W), or (D,)."""
+    """Shape of one input: (C, H, W), (D,), or (T,) with the largest number of tokens."""
     mean: tuple[float, ...]
     std: tuple[float, ...]
     """Mean and standard deviation used to normalise inputs."""
@@ -36,6 +36,8 @@ class About:
     """Shape of an input before it is scaled to `shape`; empty if it is not scaled."""
     classifier: str = "fc"
     """Name of the layer that computes the logits."""
+    tokenizer: str = ""
+    """JSON text of the tokenizer, if the network reads texts."""
 
     @classmethod
     def of(cls, data: LongTailData, network: str, options: dict[str, Any], classifier: str = "fc") -> About:

@@ -23,8 +23,9 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
     """Read an .npz file; inputs are standardised with the statistics of the training set.
 
     Images are uint8, [N, H, W], [N, H, W, C] or [N, C, H, W] with C = 1 or 3. Training pads them by 1/8, crops at
-    random and flips RGB images. Labels are 0..K-1 or class names. Without a test set, 20 % of each class is held out
-    as one, drawn with `seed`.
+    random and flips RGB images. Vectors are [N, D], or [N, M, D] if there are M representations of each example, such
+    as embeddings of augmented inputs. Labels are 0..K-1 or class names. Without a test set, 20 % of each class is held
+    out as one, drawn with `seed`.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -92,10 +93,12 @@ def _by_part(path: Path) -> tuple[Arrays, Arrays]:
 
 
 def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert images to uint8 [N, C, H, W] and vectors to float32 [N, D]; `what` names the array in errors."""
-    if x.ndim == 2 and x.dtype.kind in "fiub":
+    """Convert images to uint8 [N, C, H, W] and vectors to float32 [N, D] or [N, M, D]; `what` names the array."""
+    # An array of more representations than dimensions is more likely one of images that are not uint8.
+    several = x.ndim == 3 and x.dtype.kind == "f" and 0 < x.shape[1] < x.shape[2]
+    if (x.ndim == 2 and x.dtype.kind in "fiub") or several:
         vectors = x.astype(np.float32)
-        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=tuple(range(1, x.ndim))))
         if len(broken):
             raise InputError(f"{what}: row {broken[0]} has a NaN or infinite value. Replace it, or drop the row")
         return vectors
@@ -107,7 +110,7 @@ def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return x
     raise InputError(
         f"{what} is {x.dtype} {x.shape}. Give images as uint8 [N, H, W], [N, H, W, C] or [N, C, H, W] with 1 or 3 "
-        "channels, or vectors as numbers [N, D]"
+        "channels, vectors as numbers [N, D], or M < D of them for each example as float [N, M, D]"
     )
 
 
@@ -132,5 +135,6 @@ def _statistics(inputs: npt.NDArray[Any]) -> tuple[tuple[float, ...], tuple[floa
     if inputs.ndim == 4:
         mean, std = inputs.mean((0, 2, 3)) / 255, inputs.std((0, 2, 3)) / 255
     else:
-        mean, std = inputs.mean(0, dtype=np.float64), inputs.std(0, dtype=np.float64)
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        mean, std = rows.mean(0, dtype=np.float64), rows.std(0, dtype=np.float64)
     return tuple(mean.tolist()), tuple(np.where(std > 0, std, 1.0).tolist())

@@ -37,6 +37,8 @@ def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str
 def faults(survey: Survey) -> list[str]:
     """Everything that is wrong with a list of images and with the images on it, one line each."""
     found = list(survey.faults)
+    if survey.root is None:
+        return found
     for part, (names, labels) in survey.parts.items():
         bad = reasons(survey.root, names)
         found += [f"{survey.root / name} {reason}" for name, reason in zip(names, bad, strict=True) if reason]

@@ -1,8 +1,9 @@
 """One set (training, validation or test) of a data set: labels in memory, inputs as normalised float32 batches.
 
-`ArrayExamples` keeps small images or vectors in memory; `FileExamples` decodes image files on demand. A `view` (seed,
-epoch) selects augmented inputs. They depend only on the view and the index, so any process can compute any of them at
-any time. Without a view, inputs are prepared as for evaluation.
+`ArrayExamples` keeps small images or vectors in memory; `FileExamples` decodes image files on demand; `TextExamples`
+(`srepr.data.tokens`) turns texts into token numbers. A `view` (seed, epoch) selects augmented inputs. They depend only
+on the view and the index, so any process can compute any of them at any time. Without a view, inputs are prepared as
+for evaluation.
 """
 
 from __future__ import annotations
@@ -90,14 +91,14 @@ class Examples(ABC):
         """`raw_shape` if the inputs are scaled, else empty."""
         return () if self.scaled is None else self.raw_shape
 
+    @property
+    def representations(self) -> int | None:
+        """Number of different views of an example; None if there is no limit."""
+        return None
+
     @abstractmethod
     def prepared(self, about: About) -> Examples:
         """The same examples with inputs as that network takes them: their size and normalisation."""
-
-    @property
-    @abstractmethod
-    def augments(self) -> bool:
-        """Whether a view changes the inputs."""
 
     @property
     @abstractmethod
@@ -118,12 +119,19 @@ class Examples(ABC):
 
     @abstractmethod
     def thumbnail(self, index: int) -> Image.Image | None:
-        """The example as a picture for a report, or None for a vector."""
+        """The example as a picture for a report, or None if it is not an image."""
+
+    def excerpt(self, index: int) -> str | None:
+        """The beginning of the example for a report, or None if it is not a text."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
 class ArrayExamples(Examples):
-    """Examples in memory: images uint8 [N, C, H, W], or vectors float32 [N, D], which are never augmented.
+    """Examples in memory: images uint8 [N, C, H, W], vectors float32 [N, D], or several vectors for each [N, M, D].
+
+    Images are augmented under a view. Vectors are not; if there are several for each example, a view takes one of
+    them, and without a view the example is their mean.
 
     >>> images = np.zeros((4, 3, 32, 32), dtype=np.uint8)
     >>> part = ArrayExamples(images, np.arange(4), ("a", "b", "c", "d"), (0.5,) * 3, (0.25,) * 3, padding=4, flip=True)
@@ -144,12 +152,12 @@ class ArrayExamples(Examples):
     @property
     def raw_shape(self) -> tuple[int, ...]:
         """Shape of one input before it is scaled: (C, H, W), or (D,) for vectors."""
-        return self.inputs.shape[1:]
+        return self.inputs.shape[1:] if self.inputs.ndim == 4 else self.inputs.shape[-1:]
 
     @property
-    def augments(self) -> bool:
-        """Whether a view changes the inputs: images are moved or flipped, vectors are not."""
-        return self.inputs.ndim == 4 and (self.padding > 0 or self.flip)
+    def representations(self) -> int | None:
+        """Number of vectors for each example; None for images."""
+        return None if self.inputs.ndim == 4 else self.inputs.shape[1] if self.inputs.ndim == 3 else 1
 
     def prepared(self, about: About) -> ArrayExamples:
         """The same arrays, scaled and normalised for that network."""
@@ -161,6 +169,8 @@ class ArrayExamples(Examples):
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
         inputs = torch.from_numpy(self.inputs[indices])
+        if inputs.ndim == 3:
+            inputs = inputs.mean(1) if view is None else inputs[:, view[1] % inputs.shape[1]]
         if inputs.ndim == 2:
             return (inputs - torch.tensor(self.mean)) / torch.tensor(self.std)
         if view is not None:
@@ -181,11 +191,11 @@ class ArrayExamples(Examples):
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects training."""
         about = [len(self.class_names), self.inputs.shape, str(self.inputs.dtype), self.preprocessing]
-        return _sha256(about, self.labels, self.inputs)
+        return sha256(about, self.labels, self.inputs)
 
     def thumbnail(self, index: int) -> Image.Image | None:
         """The example as a picture, or None for a vector."""
-        if self.inputs.ndim == 2:
+        if self.inputs.ndim < 4:
             return None
         pixels = self.inputs[index].transpose(1, 2, 0)
         return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
@@ -220,11 +230,6 @@ class FileExamples(Examples):
     def raw_shape(self) -> tuple[int, ...]:
         """Shape of one input before it is scaled, (C, size, size)."""
         return self.channels, self.size, self.size
-
-    @property
-    def augments(self) -> bool:
-        """Whether a view changes the inputs: it crops them at random."""
-        return True
 
     def prepared(self, about: About) -> FileExamples:
         """The same files, decoded, scaled and normalised for that network."""
@@ -273,7 +278,7 @@ class FileExamples(Examples):
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects training; of the files, only names and sizes."""
         about = [len(self.class_names), self.names, self.preprocessing]
-        return _sha256(about, self.labels, file_sizes(self.root, self.names))
+        return sha256(about, self.labels, file_sizes(self.root, self.names))
 
     def thumbnail(self, index: int) -> Image.Image:
         """The example as a small picture."""
@@ -303,7 +308,12 @@ def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
         raise InputError(f"{name} {absence(name)}. Restore it, or skip it with `skip_bad_images`") from None
 
 
-def _sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:
+def sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:
+    """SHA-256 of plain values and arrays.
+
+    >>> sha256(["wren"], np.arange(3))[:8] == sha256(["crow"], np.arange(3))[:8]
+    False
+    """
     digest = hashlib.sha256(json.dumps(about).encode())
     for array in arrays:
         digest.update(np.ascontiguousarray(array).data)

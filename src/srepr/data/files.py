@@ -36,7 +36,8 @@ class Listing(NamedTuple):
 class Survey(NamedTuple):
     """The images that a folder or a table lists, before any of them is opened."""
 
-    root: Path
+    root: Path | None
+    """The folder of the images; None for texts."""
     parts: dict[str, Listing]
     class_names: list[str]
     faults: list[str]
@@ -142,6 +143,7 @@ def surveyed(name: str, survey: Survey, *, image_size: int | None, skip_bad_imag
     if survey.faults:
         raise InputError(survey.faults[0])
     root, parts, class_names, _ = survey
+    assert root is not None
     return image_data(name, root, parts, class_names, image_size=image_size, skip_bad_images=skip_bad_images)
 
 

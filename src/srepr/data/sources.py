@@ -80,7 +80,14 @@ OWN: dict[str, Entry] = {
         "FOLDER/CLASS/*.jpg, or FOLDER/train/CLASS/* and FOLDER/test/CLASS/*",
         "folder",
     ),
-    ".csv": Entry("FILE.csv", None, "images listed in a table", "columns path,label and, optionally, split", "table"),
+    ".csv": Entry(
+        "FILE.csv",
+        None,
+        "images or texts in a table",
+        "columns path,label or text,label; perhaps split",
+        "table",
+    ),
+    ".jsonl": Entry("FILE.jsonl", None, "a text in each line", "objects with text, label and perhaps split", "texts"),
     ".npz": Entry(
         "FILE.npz", None, "arrays of images or vectors", "x and y, or x_train, y_train, x_test and y_test", "arrays"
     ),
@@ -92,7 +99,7 @@ def catalogue() -> list[Entry]:
     """All sources: the named benchmarks, then the formats of your own data.
 
     >>> [entry.name for entry in catalogue() if entry.classes is None]
-    ['FOLDER', 'FILE.csv', 'FILE.npz']
+    ['FOLDER', 'FILE.csv', 'FILE.jsonl', 'FILE.npz']
     """
     return [*NAMED.values(), *OWN.values()]
 
@@ -110,7 +117,7 @@ def load(
     image_size: int | None = None,
     skip_bad_images: bool = False,
 ) -> LongTailData:
-    """Load a named benchmark from `data_dir`, or your own folder, .csv or .npz file by path.
+    """Load a named benchmark from `data_dir`, or your own folder, .csv, .jsonl or .npz file by path.
 
     `imbalance` with `profile`, or `counts` per class, subsamples the training set. By default the CIFARs are
     subsampled to 0.01, the digits to 0.02, and other data not at all. The protocol "paper", the default for
@@ -159,9 +166,9 @@ def _read(
     if entry is None:
         kind = "" if path.is_dir() else path.suffix or "no suffix"
         if not path.exists():
-            raise unknown("data set", source, NAMED, hint=", or the path of a folder, .csv or .npz")
+            raise unknown("data set", source, NAMED, hint=", or the path of a folder, .csv, .jsonl or .npz")
         if kind not in OWN:
-            raise InputError(f"{path} is not a folder, .csv or .npz file. Use one of these formats")
+            raise InputError(f"{path} is not a folder, .csv, .jsonl or .npz file. Use one of these formats")
         entry = OWN[kind]
     elif entry.embedded:
         path = Path()

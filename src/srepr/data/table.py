@@ -1,21 +1,32 @@
-"""A CSV file with a row per image: `path,label` and, optionally, `split`."""
+"""A CSV file with a row per image or text: `path,label` or `text,label` and, optionally, `split`."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple, TextIO
 
 import numpy as np
 
 from srepr.data.dataset import LongTailData
 from srepr.data.files import Listing, Survey, surveyed
+from srepr.data.tokens import TextExamples
+from srepr.errors import InputError
 
 _PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
 
+class Row(NamedTuple):
+    """A row of a file: the line where it ends, and its cells by column."""
+
+    line: int
+    cells: Mapping[str, str]
+
+
 def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:
-    r"""Read a CSV of images. Paths are relative to the file; classes are names or numbers, sorted.
+    r"""Read a CSV of images or texts. Paths are relative to the file; classes are names or numbers, sorted.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -24,30 +35,83 @@ def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = F
     Traceback (most recent call last):
     srepr.errors.InputError: ...birds.csv, line 3: the label is empty. Fill it in, or remove the line
     """
-    return surveyed(path.stem, survey(path), image_size=image_size, skip_bad_images=skip_bad_images)
+    rows = csv_rows(path)
+    columns = next(rows).cells
+    if kind_of(columns) == "text":
+        return text_data(path, rows, columns)
+    found = listed(path, rows, columns)
+    return surveyed(path.stem, found, image_size=image_size, skip_bad_images=skip_bad_images)
 
 
 def survey(path: Path) -> Survey:
-    """The images in the table, and what is wrong with its lines."""
-    names: dict[str, list[str]] = {"train": []}
+    """The images or texts in the table, and what is wrong with its lines."""
+    rows = csv_rows(path)
+    return listed(path, rows, next(rows).cells)
+
+
+def text_data(path: Path, rows: Iterable[Row], columns: Iterable[str]) -> LongTailData:
+    """The data set of a file with a text in each row."""
+    _, listings, class_names, faults = listed(path, rows, columns)
+    if faults:
+        raise InputError(faults[0])
+    names = tuple(class_names)
+    parts = {part: TextExamples(tuple(texts), labels, names) for part, (texts, labels) in listings.items()}
+    return LongTailData(
+        name=path.stem, train=parts["train"], validation=parts.get("validation"), test=parts.get("test")
+    )
+
+
+def csv_rows(path: Path) -> Iterator[Row]:
+    """The rows of a CSV file; the first is the header."""
+    with opened(path) as lines:
+        rows = csv.DictReader(lines)
+        columns = [name or "" for name in rows.fieldnames or []]
+        yield Row(1, dict.fromkeys(columns, ""))
+        for row in rows:
+            yield Row(rows.line_num, {name: row[name] or "" for name in columns})
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """A text file; if it is not UTF-8, or no CSV file, that is an InputError."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as lines:
+            yield lines
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not UTF-8. Save it in that encoding") from None
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read: {error}. Write it with a tool that quotes its cells") from None
+
+
+def kind_of(columns: Iterable[str]) -> str:
+    """What a row holds beside its label: a path or a text.
+
+    >>> kind_of(["text", "label"]), kind_of(["path", "label"])
+    ('text', 'path')
+    """
+    return "text" if "text" in columns and "path" not in columns else "path"
+
+
+def listed(path: Path, rows: Iterable[Row], columns: Iterable[str]) -> Survey:
+    """The paths or texts and their labels, by set, and what is wrong with the rows."""
+    kind = kind_of(columns)
+    root = path.parent if kind == "path" else None
+    for column in (kind, "label"):
+        if column not in columns:
+            words = "path,label or text,label; perhaps also split"
+            return Survey(root, {}, [], [f"{path} has no column {column!r}. Its columns must be {words}"])
+    items: dict[str, list[str]] = {"train": []}
     labels: dict[str, list[str]] = {"train": []}
     faults = []
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        rows = csv.DictReader(lines)
-        columns = rows.fieldnames or []
-        for column in ("path", "label"):
-            if column not in columns:
-                fault = f"{path} has no column {column!r}. Its first line must be path,label or path,label,split"
-                return Survey(path.parent, {}, [], [fault])
-        for row in rows:
-            fault = _fault(row)
-            if fault:
-                faults.append(f"{path}, line {rows.line_num}: {fault}")
-                continue
-            part = _PARTS[row.get("split", "train").strip()]
-            names.setdefault(part, []).append(row["path"].strip())
-            labels.setdefault(part, []).append(row["label"].strip())
-    if not names["train"] and not faults:
+    for line, cells in rows:
+        fault = _fault(cells, columns, kind)
+        if fault:
+            faults.append(f"{path}, line {line}: {fault}")
+            continue
+        part = _PARTS[cells.get("split", "train").strip()]
+        items.setdefault(part, []).append(cells[kind].strip())
+        labels.setdefault(part, []).append(cells["label"].strip())
+    if not items["train"] and not faults:
         faults.append(f"{path} has no training rows. Add some")
 
     known = set(labels["train"])
@@ -56,16 +120,16 @@ def survey(path: Path) -> Survey:
     faults += [f"{path}: class {name!r} has no training rows. Add some, or remove its rows" for name in unknown]
     number = {name: k for k, name in enumerate([*class_names, *unknown])}
     parts = {
-        part: Listing(names[part], np.array([number[label] for label in labels[part]], dtype=np.int64))
-        for part in names
+        part: Listing(items[part], np.array([number[label] for label in labels[part]], dtype=np.int64))
+        for part in items
     }
-    return Survey(path.parent, parts, class_names, faults)
+    return Survey(root, parts, class_names, faults)
 
 
-def _fault(row: Mapping[str, str | None]) -> str:
+def _fault(cells: Mapping[str, str], columns: Iterable[str], kind: str) -> str:
     """What is wrong with a row; empty if nothing is."""
-    for column in ("path", "label", "split"):
-        if column in row and not (row[column] or "").strip():
+    for column in (kind, "label", "split"):
+        if column in columns and not cells.get(column, "").strip():
             return f"the {column} is empty. Fill it in, or remove the line"
-    split = (row.get("split") or "train").strip()
+    split = cells.get("split", "train").strip()
     return "" if split in _PARTS else f"{split!r} is not a split. Use train, validation or test"

@@ -1,4 +1,4 @@
-"""Inputs for prediction, without labels: image files, folders of them, a table or an array.
+"""Inputs for prediction, without labels: image files, folders of them, a table, an array or texts.
 
 Inputs are prepared as for evaluation. Images are decoded on demand, so any number of them fits into memory.
 """
@@ -6,6 +6,7 @@ Inputs are prepared as for evaluation. Images are decoded on demand, so any numb
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from srepr.data.arrays import checked_inputs, open_arrays
 from srepr.data.augment import absence
 from srepr.data.examples import ArrayExamples, Examples, FileExamples
 from srepr.data.files import IMAGE_SUFFIXES, SMALL, images_in
+from srepr.data.texts import read_texts
+from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
 
 
@@ -32,7 +35,8 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
     """Read the inputs at `paths`, prepared for the network that `about` describes.
 
     Images, folders (searched recursively, sorted) and CSV files with a column `path` may be mixed. An .npy or .npz
-    file, or a CSV file of numbers for a network that takes vectors, must be the only path.
+    file, or a CSV file of numbers for a network that takes vectors, must be the only path. A network that reads texts
+    takes .csv, .jsonl and .txt files.
 
     >>> about = About(network="mlp", options={}, class_names=("a", "b"), counts=(9, 3), shape=(2,), mean=(0.0, 0.0),
     ...               std=(1.0, 1.0))
@@ -45,6 +49,8 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
         # A broken link to an image is a bad image.
         if not path.exists() and not (path.is_symlink() and path.suffix.lower() in IMAGE_SUFFIXES):
             raise InputError(f"{path} {absence(path)}. Pass images, folders, a CSV file or arrays.")
+    if about.tokenizer:
+        return _from_texts([text for path in paths for text in read_texts(path)], about)
     arrays = [path for path in paths if path.suffix in (".npy", ".npz") or (path.suffix == ".csv" and _vectors(about))]
     if arrays:
         if len(paths) > 1:
@@ -67,6 +73,24 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
         skip_bad=skip_bad_images,
     )
     return Unlabelled([name for name, _ in found], examples.prepared(about))
+
+
+def unlabelled_texts(texts: Sequence[str], about: About) -> Unlabelled:
+    """Texts as a user passes them, for a network that reads texts; a text is its own name in the predictions.
+
+    The path of a file is refused: it is not clear whether it is meant as a text.
+    """
+    for text in texts:
+        if not text.strip():
+            raise InputError("a text is empty. Leave it out.")
+        if os.path.exists(text):  # noqa: PTH110 (that of a Path fails on long texts)
+            raise InputError(f"{text} is a file, and strings are texts. Pass Path({text!r}) to read the texts in it.")
+    return _from_texts(texts, about)
+
+
+def _from_texts(texts: Sequence[str], about: About) -> Unlabelled:
+    labels = np.zeros(len(texts), dtype=np.int64)
+    return Unlabelled(texts, TextExamples(tuple(texts), labels, about.class_names).prepared(about))
 
 
 def _vectors(about: About) -> bool:

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from srepr.data.examples import ArrayExamples, Examples, View
 from srepr.data.longtail import Indices
+from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
 
 
@@ -28,7 +29,7 @@ def batches(
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]] [1, 0]
     [[0.0, 1.0, 0.0]] [1]
     """
-    if workers == 0 or isinstance(examples, ArrayExamples):
+    if workers == 0 or isinstance(examples, ArrayExamples | TextExamples):
         stream: Iterator[Tensor] = (examples.load(indices, view) for indices in batch_indices)
     else:
         stream = _in_workers(examples, batch_indices, view, workers)

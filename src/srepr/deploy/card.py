@@ -32,6 +32,7 @@ def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, An
         "class_names": about.class_names,
         "counts": about.counts,
         "shape": about.shape,
+        **({"texts": True} if about.tokenizer else {}),
         "normalisation": {"mean": about.mean, "std": about.std},
         "temperature": classifier.temperature,
         "prior": None if classifier.shift is None else _prior(classifier, classifier.shift),
@@ -86,6 +87,8 @@ def model_card(facts: Mapping[str, Any]) -> str:
 def _what(facts: Mapping[str, Any]) -> str:
     shape = facts["shape"]
     kind = f"images {shape} (channels, height, width)" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
+    if facts.get("texts"):
+        kind = f"texts, of which it reads the first {shape[0]} tokens,"
     return (
         f"It takes {kind} and gives a probability for each class in one forward pass. The logits z also define a "
         f"Dirichlet, alpha = exp(z / {facts['temperature']:g}): a smaller sum of alpha is a less certain model."

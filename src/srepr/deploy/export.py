@@ -5,7 +5,8 @@
     onnx          a graph for any runtime; takes raw inputs                           FILE.onnx
 
 Raw inputs are pixels from 0 to 1, float32 [B, C, H, W], or vectors [B, D] as in the training data, in batches of any
-size. Each file contains the model card, which is also written to FILE.md.
+size. For texts they are the `input_ids` and the `attention_mask` [B, T] of the tokenizer, which is written to
+FILE.tokenizer.json. Each file contains the model card, which is also written to FILE.md.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from srepr.classifier import Classifier
 from srepr.data.about import About
+from srepr.data.tokens import PAD
 from srepr.deploy.card import gather, model_card
 from srepr.deploy.prior import read_prior
 from srepr.errors import InputError
@@ -34,6 +36,12 @@ Format = Literal["safetensors", "torch", "onnx"]
 SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch": ".pt2", "onnx": ".onnx"}
 RAW_IMAGES = "float32 [B, C, H, W], pixels from 0 to 1, not normalised"
 RAW_VECTORS = "float32 [B, D], not normalised"
+RAW_TEXTS = "input_ids and attention_mask, int64 [B, T], of the tokenizer beside this file"
+SHORT = (7, 3)
+"""Numbers of tokens of the texts that a program is traced with."""
+
+Raw = tuple[Tensor, ...]
+"""The inputs of an exported model: one tensor, or those of a tokenizer."""
 
 
 class FromRaw(nn.Module):
@@ -59,6 +67,27 @@ class FromRaw(nn.Module):
     def forward(self, inputs: Tensor) -> dict[str, Tensor]:
         """Of raw inputs [B, ...]."""
         logits = self.classifier((inputs - self.mean) / self.std)
+        return {"probabilities": logits.softmax(-1), "logits": logits}
+
+
+class FromTokens(nn.Module):
+    """From token numbers and their attention mask [B, T] to `probabilities` and `logits` [B, K].
+
+    >>> class Length(nn.Module):
+    ...     def forward(self, ids):
+    ...         return torch.stack([(ids >= 0).sum(1), (ids < 0).sum(1)], 1).float()
+    >>> FromTokens(Classifier(Length()))(torch.zeros(1, 3).long(), torch.tensor([[1, 1, 0]]))["logits"]
+    tensor([[2., 1.]])
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        super().__init__()
+        self.classifier = classifier
+        self.eval()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        """Of what a tokenizer gives for B texts."""
+        logits = self.classifier(torch.where(attention_mask > 0, input_ids, PAD))
         return {"probabilities": logits.softmax(-1), "logits": logits}
 
 
@@ -94,9 +123,11 @@ def export(
     if form == "safetensors":
         save_classifier(out, classifier, facts)
         write_json(note, facts)
+        written = [out, note, page]
     else:
-        raw = FromRaw(classifier, about)
-        facts["inputs"] = RAW_IMAGES if len(about.shape) == 3 else RAW_VECTORS
+        raw = FromTokens(classifier) if about.tokenizer else FromRaw(classifier, about)
+        images = len(about.shape) == 3
+        facts["inputs"] = RAW_TEXTS if about.tokenizer else RAW_IMAGES if images else RAW_VECTORS
         if form == "torch":
             content = torch_program(raw, about, facts)
         else:
@@ -104,11 +135,15 @@ def export(
 
             content = onnx_graph(raw, trial_inputs(path, raw, about), facts, opset=opset)
         write_whole(out, lambda temporary: temporary.write_bytes(content))
+        written = [out, page]
+        if about.tokenizer:
+            written.append(out.with_suffix(".tokenizer.json"))
+            write_text(written[-1], about.tokenizer)
     write_text(page, card)
-    return [out, note, page] if form == "safetensors" else [out, page]
+    return written
 
 
-def torch_program(raw: FromRaw, about: About, facts: dict[str, Any]) -> bytes:
+def torch_program(raw: nn.Module, about: About, facts: dict[str, Any]) -> bytes:
     """The bytes of a .pt2 file for `torch.export.load`; the facts and the model card are its extra files.
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
@@ -118,23 +153,46 @@ def torch_program(raw: FromRaw, about: About, facts: dict[str, Any]) -> bytes:
     torch.Size([3, 2])
     """
     batch = torch.export.Dim("batch")
-    program = torch.export.export(raw, (torch.zeros(2, *about.shape),), dynamic_shapes=({0: batch},))
+    if about.tokenizer:
+        tokens = torch.export.Dim("tokens", min=2, max=about.shape[0])
+        example, sizes = token_inputs(about), ({0: batch, 1: tokens},) * 2
+        program = torch.export.export(raw, example, dynamic_shapes=sizes)
+    else:
+        program = torch.export.export(raw, (torch.zeros(2, *about.shape),), dynamic_shapes=({0: batch},))
     extra_files = {"srepr.json": json.dumps(facts), "model_card.md": facts["model_card"]}
     content = io.BytesIO()
     torch.export.save(program, content, extra_files=extra_files)
     return content.getvalue()
 
 
-def trial_inputs(path: Path, raw: FromRaw, about: About) -> list[Tensor]:
+def token_inputs(about: About) -> Raw:
+    """The token numbers and the attention mask of two short texts."""
+    ids = torch.ones(2, max(SHORT), dtype=torch.int64)
+    return ids, (torch.arange(max(SHORT)) < torch.tensor(SHORT).unsqueeze(1)).long()
+
+
+def trial_inputs(path: Path, raw: nn.Module, about: About) -> list[Raw]:
     """Raw inputs to check an export with, in batches of one and five: random ones and, if available, training data.
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
     ...               mean=(0.0,) * 4, std=(1.0,) * 4)
     >>> raw = FromRaw(Classifier(nn.Linear(4, 2)), about)
-    >>> [len(batch) for batch in trial_inputs(Path("model.safetensors"), raw, about)]
+    >>> [len(batch) for (batch,) in trial_inputs(Path("model.safetensors"), raw, about)]
     [1, 5]
     """
+    if about.tokenizer:
+        return trial_texts(path, about)
+    assert isinstance(raw, FromRaw)
     batches = [torch.rand(5, *about.shape, generator=torch.Generator().manual_seed(0))]
     with contextlib.suppress(InputError, OSError):
         batches.append(load_run_data(path).train.load(np.arange(5)) * raw.std + raw.mean)
-    return [batch[:size] for batch in batches for size in (1, 5)]
+    return [(batch[:size],) for batch in batches for size in (1, 5)]
+
+
+def trial_texts(path: Path, about: About) -> list[Raw]:
+    """Texts to check an export with: short ones, and if available training data, one at a time and together."""
+    batches = [token_inputs(about)]
+    with contextlib.suppress(InputError, OSError):
+        ids = load_run_data(path).train.load(np.arange(5))
+        batches.append((ids.clamp(min=0), (ids >= 0).long()))
+    return [tuple(tensor[:size] for tensor in batch) for batch in batches for size in (1, 5)]

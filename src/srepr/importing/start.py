@@ -1,7 +1,7 @@
 """The network that `srepr train` starts from: pretrained, by name, or trained before, from a file.
 
     run folder, model of srepr, checkpoint of another project     --from
-    EfficientNet-Lite0 with its ImageNet weights, a function of yours that builds a network     --network
+    EfficientNet-Lite0, a network of Hugging Face, a function of yours that builds a network     --network
 
 If its classifier has other classes than the data, the body is kept and a new classifier is started.
 """
@@ -18,13 +18,17 @@ from torch import nn
 
 from srepr.data import LongTailData
 from srepr.data.about import About
+from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
 from srepr.importing.checkpoint import NETWORK, read_checkpoint
+from srepr.importing.function import function_network
+from srepr.importing.huggingface import huggingface_network
 from srepr.models import build, efficientnet_lite0
 from srepr.models.efficientnet import MEAN, STD, weights_file
+from srepr.models.function import is_function
 from srepr.models.split import replace_classifier
 from srepr.run.checkpoints import load_model
-from srepr.run.description import Start
+from srepr.run.description import Start, check_readable
 from srepr.run.folder import STAGE_1
 from srepr.storage.tensors import load_metadata
 
@@ -51,12 +55,7 @@ def start_network(path: Path, data: LongTailData) -> Start:
         network, classes = found.network, found.classes
         about = About.of(data, NETWORK, found.options)
         inputs = (found.options["channels"], *data.train.raw_shape[1:])
-    given = data.train.raw_shape
-    if len(inputs) != len(given) or (inputs != given if len(inputs) == 1 else inputs[0] != given[0]):
-        raise InputError(f"{path} takes inputs {inputs}, {data.name} has {given}. Pass data of the same kind.")
-    ours = replace(About.of(data, about.network, about.options, about.classifier), mean=about.mean, std=about.std)
-    if len(inputs) == 3 and inputs == given:
-        ours = replace(ours, shape=about.shape, given=about.given)
+    ours = described(path, about, inputs, data)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if classes == len(data.class_names):
         return Start(network, ours, digest)
@@ -71,6 +70,20 @@ def start_network(path: Path, data: LongTailData) -> Start:
     return Start(fresh_classifier(network, about.classifier, len(data.class_names)), ours, digest, trained=False)
 
 
+def described(path: Path, about: About, inputs: tuple[int, ...], data: LongTailData) -> About:
+    """The description of a trained network for these data; an InputError if they are of another kind."""
+    given, texts = data.train.raw_shape, isinstance(data.train, TextExamples)
+    if texts != bool(about.tokenizer):
+        has = "texts" if texts else f"inputs {given}"
+        raise InputError(f"{path} reads {'no ' if texts else ''}texts, {data.name} has {has}. Pass data of that kind.")
+    ours = replace(About.of(data, about.network, about.options, about.classifier), mean=about.mean, std=about.std)
+    if texts:
+        return replace(ours, shape=about.shape, tokenizer=about.tokenizer)
+    if len(inputs) != len(given) or (inputs != given if len(inputs) == 1 else inputs[0] != given[0]):
+        raise InputError(f"{path} takes inputs {inputs}, {data.name} has {given}. Pass data of the same kind.")
+    return replace(ours, shape=about.shape, given=about.given) if len(inputs) == 3 and inputs == given else ours
+
+
 def fresh_classifier(network: nn.Module, name: str, classes: int) -> nn.Module:
     """The network with a new linear classifier for this many classes."""
     weight = network.get_submodule(name).weight
@@ -79,13 +92,18 @@ def fresh_classifier(network: nn.Module, name: str, classes: int) -> nn.Module:
 
 
 def pretrained_network(name: str, data: LongTailData) -> Start:
-    """EfficientNet-Lite0 with its ImageNet weights, the linear classifier alone, or a network of your own function.
+    """EfficientNet-Lite0, the linear classifier alone, a network of Hugging Face, or one of your own function.
 
     >>> from srepr.data import load
     >>> pretrained_network("efficientnet-lite0", load("digits-lt"))
     Traceback (most recent call last):
     srepr.errors.InputError: efficientnet-lite0 takes colour images, and digits-lt has inputs (1, 8, 8). ...
     """
+    check_readable(data, name)
+    if name.startswith("hf:"):
+        return huggingface_network(name.removeprefix("hf:"), data)
+    if is_function(name):
+        return function_network(name, data)
     classes, part = len(data.class_names), data.train
     if name == "linear":
         if len(part.shape) != 1:

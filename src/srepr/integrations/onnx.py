@@ -20,14 +20,16 @@ OLDEST_OPSET = 18
 TOLERANCE = 1e-4
 
 
-def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], *, opset: int | None = None) -> bytes:
-    """Bytes of an .onnx file with input `inputs` and outputs `probabilities` and `logits`, for any batch size.
+def onnx_graph(
+    raw: nn.Module, trials: Sequence[tuple[Tensor, ...]], facts: dict[str, Any], *, opset: int | None = None
+) -> bytes:
+    """Bytes of an .onnx file with outputs `probabilities` and `logits`, for any batch size.
 
-    `raw` returns a dict of these outputs. onnxruntime must agree with it to 1e-4 on each batch in `trials`. The
-    metadata holds all `facts` under `srepr`, and class names, normalisation, inputs and model card under their own
-    names.
+    Its input is `inputs` or, for texts of any length, `input_ids` and `attention_mask`. `raw` returns a dict of the
+    outputs. onnxruntime must agree with it to 1e-4 on each batch in `trials`. The metadata holds all `facts` under
+    `srepr`, and class names, normalisation, inputs and model card under their own names.
 
-    >>> onnx_graph(nn.Identity(), [torch.ones(1, 2)], {}, opset=3)
+    >>> onnx_graph(nn.Identity(), [(torch.ones(1, 2),)], {}, opset=3)
     Traceback (most recent call last):
     srepr.errors.InputError: `opset` is 3: it must lie in 18 .. ...
     """
@@ -40,15 +42,17 @@ def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], 
     newest = onnx.defs.onnx_opset_version()
     if opset is not None and not OLDEST_OPSET <= opset <= newest:
         raise InputError(f"`opset` is {opset}: it must lie in {OLDEST_OPSET} .. {newest}.")
-    example = torch.zeros(2, *trials[0].shape[1:])
+    texts = len(trials[0]) > 1
+    names = ["input_ids", "attention_mask"] if texts else ["inputs"]
+    sizes = {0: "batch", 1: "tokens"} if texts else {0: "batch"}
     with _quiet():
         program = torch.onnx.export(
             raw,
-            (example,),
+            tuple(torch.ones(2, *tensor.shape[1:], dtype=tensor.dtype) for tensor in trials[0]),
             dynamo=True,
-            input_names=["inputs"],
+            input_names=names,
             output_names=["probabilities", "logits"],
-            dynamic_shapes=({0: "batch"},),
+            dynamic_shapes=tuple(sizes for _ in names),
             opset_version=opset,
             verbose=False,
         )
@@ -68,8 +72,9 @@ def onnx_graph(raw: nn.Module, trials: Sequence[Tensor], facts: dict[str, Any], 
         raise InputError(f"onnxruntime cannot load the graph ({error}). Try a lower `opset`.") from None
     for batch in trials:
         with torch.no_grad():
-            expected = raw(batch)
-        for name, found in zip(expected, session.run(list(expected), {"inputs": batch.numpy()}), strict=True):
+            expected = raw(*batch)
+        feeds = {name: tensor.numpy() for name, tensor in zip(names, batch, strict=True)}
+        for name, found in zip(expected, session.run(list(expected), feeds), strict=True):
             # Also relative: float32 cannot resolve 1e-4 in logits of 1000.
             if not np.allclose(found, expected[name].numpy(), rtol=TOLERANCE, atol=TOLERANCE):
                 raise InputError(

@@ -38,6 +38,7 @@ def worst_classes(part: Examples, measured: Measured) -> list[dict[str, Any]]:
                         "predicted": int(predicted[i]),
                         "confidence": float(confidence[i]),
                         "image": picture(part, int(i)),
+                        "text": part.excerpt(int(i)),
                     }
                     for i in surest
                 ],

@@ -114,6 +114,8 @@ function mistakesOf(run, { class: k, examples, confusions }) {
     return html("li", {}, html("img", { src: image, alt, class: image.startsWith("data:image/png") && "small" }),
       ...[name, sure].map((words) => html("span", { "aria-hidden": "true", title: words }, words)));
   });
+  const texts = examples.filter((example) => example.text).map(({ text, predicted, confidence }) =>
+    html("li", {}, html("q", {}, text), muted(`${run.classes[predicted]}, ${percent(confidence, 0)}`)));
   const frequent = confusions.map(({ class: other, count }) => {
     const share = `${whole(count)} of ${whole(wrong)} mistakes, ${percent(count / wrong, 0)}`;
     return html("li", {}, html("span", {}, run.classes[other]), muted(share), bar(count / wrong));
@@ -122,6 +124,7 @@ function mistakesOf(run, { class: k, examples, confusions }) {
   return html("article", {}, html("h3", {}, run.classes[k]),
     html("p", {}, `${accuracies}; ${whole(run.counts[k])} training examples, ${run.groups[k]}-shot`),
     ...(pictures.length ? [html("ul", { class: "pictures" }, ...pictures)] : []),
+    ...(texts.length ? [html("ul", { class: "texts", "aria-label": "Surest mistakes" }, ...texts)] : []),
     html("ul", { class: "confusions", "aria-label": "Most frequent confusions" }, ...frequent));
 }
 

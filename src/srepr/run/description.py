@@ -12,6 +12,7 @@ from torch import nn
 from srepr.config import Train
 from srepr.data import LongTailData
 from srepr.data.about import About
+from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
 from srepr.models import NETWORKS
 from srepr.run.checkpoints import build_network
@@ -36,8 +37,15 @@ def data_options(settings: Train) -> dict[str, Any]:
     return options
 
 
+def check_readable(data: LongTailData, network: str) -> None:
+    """Raise an InputError if the data are texts, and the network reads none."""
+    if isinstance(data.train, TextExamples) and not network.startswith("hf:"):
+        raise InputError(f"{data.name} has texts. Name a `network` that reads them: hf:FOLDER, or hf: and a hub name.")
+
+
 def describe(settings: Train, data: LongTailData) -> About:
     """The description of the network for these data; it takes `inputs` (vectors) or `channels` (images)."""
+    check_readable(data, settings.network)
     shape = data.train.shape
     network = settings.network
     if network == "auto":

@@ -15,6 +15,7 @@ from srepr.balance import Shares
 from srepr.data import LongTailData
 from srepr.data.arrays import read_labelled
 from srepr.data.examples import ArrayExamples, Examples
+from srepr.data.texts import read_labelled_texts
 from srepr.data.workers import batches
 from srepr.errors import InputError
 from srepr.metrics import LongTailMetrics, measure
@@ -121,17 +122,21 @@ def measure_head(
     return on_parts(data, metrics)
 
 
-def evaluate_file(path: Path, arrays: Path) -> dict[str, Any]:
+def evaluate_file(path: Path, data: Path) -> dict[str, Any]:
     """The metrics of a saved network or exported classifier on the arrays x, y (or x_test, y_test) of a file.
 
-    A classifier that was exported with a prior keeps it in both views.
+    A network that reads texts takes a .csv or .jsonl file of texts and labels. A classifier that was exported with a
+    prior keeps it in both views.
     """
     classifier = load_classifier(path)
     about = classifier.description
-    inputs, labels = read_labelled(arrays, about.class_names)
-    try:
-        part = ArrayExamples(inputs, labels, about.class_names).prepared(about)
-    except InputError as error:
-        raise InputError(f"{arrays}: {error}") from None
+    if about.tokenizer:
+        part: Examples = read_labelled_texts(data, about)
+    else:
+        inputs, labels = read_labelled(data, about.class_names)
+        try:
+            part = ArrayExamples(inputs, labels, about.class_names).prepared(about)
+        except InputError as error:
+            raise InputError(f"{data}: {error}") from None
     moved = classifier.shift is None and "method" in load_facts(path)
     return measure_network(classifier, part, about.counts, expects=classifier.expects if moved else None)

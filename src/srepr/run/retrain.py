@@ -61,7 +61,10 @@ def retrain_run(
         batch_size=settings.batch_size or trained["batch_size"],
     )
     data = load_run_data(run, data_dir)
-    draws = data.train.augments if frozen.pretrained else stage1 == "swa" and "imported" not in trained
+    views = data.train.representations if frozen.pretrained else None
+    draws = views != 1 if frozen.pretrained else stage1 == "swa" and "imported" not in trained
+    if views is not None and views > 1:
+        settings = replace(settings, samples=min(settings.samples, views))
     among = {name: suited(name, how, draws=draws, pretrained=frozen.pretrained) for name, how in methods.items()}
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)

@@ -1,0 +1,283 @@
+"""A folder of Hugging Face, or a name on its hub, as the network that `srepr train` starts from: --network hf:FOLDER.
+
+config.json                     the network, built by transformers without code of the folder
+*.safetensors or *.bin          its weights, read as data and never unpickled
+preprocessor_config.json        images: their size and normalisation
+tokenizer.json, ...             texts: the tokenizer, which becomes part of every file of the run
+1_Pooling/config.json           texts: how sentence-transformers makes one vector of a text
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from srepr.data import ArrayExamples, LongTailData
+from srepr.data.about import About
+from srepr.data.tokens import TextExamples, encode, tokenizer
+from srepr.errors import InputError
+from srepr.models.huggingface import (
+    LEFT_OUT,
+    HuggingFace,
+    Pooling,
+    Task,
+    huggingface,
+    is_classifier,
+    library,
+    transformer,
+)
+from srepr.models.split import find_classifier
+from srepr.run.description import Start
+from srepr.storage.reader import read
+
+LENGTH = 256
+"""Largest number of tokens, if the network takes that many."""
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
+SIDES = ("height", "width")
+ABSENT = ("missing_keys", "mismatched_keys")
+TRIAL = ["a text", "another text, which is longer than the first one"]
+
+
+def huggingface_network(name: str, data: LongTailData) -> Start:
+    """The network in a folder, or of that name on the hub, for these data; its classifier stays if the classes do.
+
+    >>> from srepr.data import load
+    >>> huggingface_network("nothing/there", load("digits-lt"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: digits-lt has inputs (1, 8, 8), and hf:nothing/there takes colour images or texts. ...
+    """
+    texts = isinstance(data.train, TextExamples)
+    if not texts and (len(data.train.shape) != 3 or data.train.shape[0] != 3):
+        raise InputError(
+            f"{data.name} has inputs {data.train.shape}, and hf:{name} takes colour images or texts. Choose another"
+            " `network`."
+        )
+    folder = place(name)
+    config = read_json(folder / "config.json")
+    task: Task = "text" if texts else "image"
+    wrong: Task = "image" if texts else "text"
+    if is_classifier(config, wrong):
+        raise InputError(f"{folder} classifies {wrong}s, and {data.name} has {task}s. Choose another `network`.")
+    about = of_texts(folder, config, data) if texts else of_images(folder, data)
+    weights = weight_files(folder)
+    tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in stored(weights)}
+    classes = len(data.class_names)
+    network, options, classifier = filled(folder, config, tensors, task, about, classes)
+    digest = hashlib.sha256()
+    for file in (folder / "config.json", *weights):
+        digest.update(file.read_bytes())
+    same = labels_of(config) == data.class_names and is_classifier(config, task)
+    return Start(network, replace(about, options=options, classifier=classifier), digest.hexdigest(), trained=same)
+
+
+def place(name: str) -> Path:
+    """The folder itself, or what the hub has under that name, from its cache or downloaded."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    library()
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.txt", "*.model", "1_Pooling/*"]
+    try:
+        found = Path(snapshot_download(name, allow_patterns=[*patterns, "model*.safetensors"]))
+        if not any(found.glob("model*.safetensors")):
+            found = Path(snapshot_download(name, allow_patterns=[*patterns, "pytorch_model*.bin"]))
+    except Exception as error:  # of the network, of the hub, of the name
+        raise InputError(
+            f"hf:{name} is no folder, and the hub does not give it ({type(error).__name__}). Check the name, or pass"
+            " the folder of a network."
+        ) from None
+    return found
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of the folder."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. Pass a folder that transformers has saved.") from None
+    except ValueError as error:
+        raise InputError(f"{path} is damaged ({error}). Fetch it again.") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} holds no object. Fetch it again.")
+    return found
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files with the weights: one, or several shards; safetensors come first."""
+    for pattern in WEIGHTS:
+        files = sorted(folder.glob(pattern))
+        if files:
+            return files
+    raise InputError(f"{folder} has no weights: neither {WEIGHTS[0]} nor {WEIGHTS[2]}. Save them with transformers.")
+
+
+def stored(files: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in files of weights, by name."""
+    for file in files:
+        found = read(file).value
+        if not isinstance(found, Mapping):
+            raise InputError(f"{file} holds no weights by name. Save them with transformers.")
+        yield from ((str(name), value) for name, value in found.items() if isinstance(value, Tensor))
+
+
+def labels_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the classes in a config, in the order of the logits."""
+    names = {int(number): str(label) for number, label in (config.get("id2label") or {}).items()}
+    return tuple(names[number] for number in sorted(names))
+
+
+def of_images(folder: Path, data: LongTailData) -> About:
+    """A description with the size and the normalisation that the folder's image processor has."""
+    file = folder / "preprocessor_config.json"
+    if not file.exists() and (folder / "processor_config.json").exists():
+        processor = read_json(folder / "processor_config.json").get("image_processor", {})
+    else:
+        processor = read_json(file)
+    size = processor.get("crop_size" if processor.get("do_center_crop") else "size") or 224
+    sides = [size, size] if isinstance(size, int) else [size.get(key, size.get("shortest_edge")) for key in SIDES]
+    if sides[0] != sides[1] or not isinstance(sides[0], int):
+        raise InputError(f"{folder} takes images of the size {size}, and srepr makes square ones. Choose another.")
+    # Pixels are scaled to [0, 1] here, and multiplied by the processor's factor there.
+    factor = 255 * float(processor.get("rescale_factor", 1 / 255)) if processor.get("do_rescale", True) else 255.0
+    mean, std = [0.0] * 3, [1.0] * 3
+    if processor.get("do_normalize", True):
+        mean, std = (processor.get(key) or default for key, default in (("image_mean", mean), ("image_std", std)))
+    shape = (3, sides[0], sides[0])
+    part = data.train
+    return replace(
+        About.of(data, "hf", {}),
+        shape=shape,
+        given=part.raw_shape if isinstance(part, ArrayExamples) and part.raw_shape != shape else (),
+        mean=tuple(value / factor for value in mean),
+        std=tuple(value / factor for value in std),
+    )
+
+
+def of_texts(folder: Path, config: Mapping[str, Any], data: LongTailData) -> About:
+    """A description with the folder's tokenizer and the largest number of tokens."""
+    transformers = library()
+    try:
+        with silent(transformers):
+            own = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+        words = own.backend_tokenizer.to_str()
+    except Exception as error:  # every tokenizer has its own ideas of missing files
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{folder} has no tokenizer that can be used ({reason}). It needs tokenizer.json.") from None
+    bert = folder / "sentence_bert_config.json"
+    limits = [
+        own.model_max_length,
+        read_json(bert).get("max_seq_length") if bert.exists() else None,
+        config.get("max_position_embeddings"),
+    ]
+    length = min([LENGTH, *(int(limit) for limit in limits if isinstance(limit, int | float) and limit > 0)])
+    known, size = tokenizer(words, length).get_vocab(), config.get("vocab_size")
+    if isinstance(size, int) and max(known.values(), default=0) >= size:
+        raise InputError(f"{folder} has a tokenizer of {len(known):,} tokens and a network for {size:,}. Fetch both.")
+    return replace(About.of(data, "hf", {}), shape=(length,), mean=(), std=(), tokenizer=words)
+
+
+def filled(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor], task: Task, about: About, classes: int
+) -> tuple[HuggingFace, dict[str, Any], str]:
+    """The network with its weights, the options that build it again, and the name of its classifier."""
+    options: dict[str, Any] = {
+        "config": {name: value for name, value in config.items() if name not in LEFT_OUT},
+        "task": task,
+    }
+    trial = torch.zeros(2, *about.shape)
+    if task == "text":
+        trial = encode(tokenizer(about.tokenizer, about.shape[0]), TRIAL)
+        options |= {"pooling": text_pooling(folder), "length": about.shape[0]}
+    try:
+        if not is_classifier(config, task):
+            options |= encoder_options(transformer(config, classes, task).eval(), tensors, trial, task)
+        network = huggingface(classes, **options).eval()
+        classifier = find_classifier(network, trial)
+    except InputError:
+        raise
+    except Exception as error:  # of the code of a network that is not meant for this
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{folder} cannot be run on {task}s ({reason}). Choose another `network`.") from None
+    if not isinstance(network.get_submodule(classifier), nn.Linear):
+        raise InputError(f"{folder}: its classifier {classifier} is not linear. Choose another `network`.")
+    missing = [name for name in fill(network.model, tensors) if not f"model.{name}".startswith(f"{classifier}.")]
+    if missing:
+        more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
+        raise InputError(f"{folder} lacks the weights {missing[0]}{more} of its network. Fetch it again.")
+    if task == "text" and padding_matters(network, trial):
+        options["padded"] = network.padded = True
+    return network, options, classifier
+
+
+def encoder_options(model: Any, tensors: Mapping[str, Tensor], trial: Tensor, task: Task) -> dict[str, Any]:
+    """The number of features of an encoder and, for images, its own pooling if it has one and the weights of it."""
+    missing = fill(model, tensors)
+    with torch.no_grad():
+        output = model(pixel_values=trial) if task == "image" else model(input_ids=trial.clamp(min=0))
+    tokens = output.last_hidden_state
+    options: dict[str, Any] = {"features": tokens.shape[1 if tokens.dim() == 4 else -1]}
+    if task == "image":
+        own = getattr(output, "pooler_output", None) is not None
+        options["pooling"] = "pooler" if own and not any("pooler" in name for name in missing) else "mean"
+    return options
+
+
+def fill(model: Any, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Put the weights of a file into the model, under the names that transformers gives them; returns what is missing.
+
+    A weight of another size, such as that of a classifier for other classes, is missing.
+    """
+    transformers = library()
+    with silent(transformers):
+        loaded, found = type(model).from_pretrained(
+            None,
+            config=model.config,
+            state_dict=dict(tensors),
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    absent = {key if isinstance(key, str) else key[0] for kind in ABSENT for key in found[kind]}
+    own, theirs = model.state_dict(), loaded.state_dict()
+    model.load_state_dict({name: own[name] if name in absent else theirs[name] for name in own})
+    return [name for name in own if name in absent]
+
+
+def text_pooling(folder: Path) -> Pooling:
+    """The first token if the folder is one of sentence-transformers that says so, else the mean of the tokens."""
+    file = folder / "1_Pooling" / "config.json"
+    how = read_json(file) if file.exists() else {}
+    return "cls" if how.get("pooling_mode_cls_token") or how.get("pooling_mode") == "cls" else "mean"
+
+
+def padding_matters(network: HuggingFace, trial: Tensor) -> bool:
+    """Whether the network answers differently if its texts are padded, so that they must always be padded alike."""
+    longer = F.pad(trial, (0, min(8, network.length - trial.shape[1])), value=-1)
+    with torch.no_grad():
+        logits, padded = network(trial), network(longer)
+    return not torch.allclose(logits, padded, rtol=1e-3, atol=1e-4)
+
+
+@contextmanager
+def silent(transformers: Any) -> Iterator[None]:
+    """Without the progress bars and warnings of transformers: what matters of them is an InputError here."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
