@@ -215,7 +215,7 @@ class Drifting(nn.Module):
 
 def test_a_graph_that_disagrees_is_refused():
     with pytest.raises(InputError, match="the logits of onnxruntime differ from torch's by more than"):
-        onnx_graph(Drifting(), [torch.ones(1, 3), torch.ones(5, 3)], FACTS)
+        onnx_graph(Drifting(), [(torch.ones(1, 3),), (torch.ones(5, 3),)], FACTS)
 
 
 def test_trials_are_random_and_where_there_are_data_real(run, tmp_path):
@@ -223,9 +223,9 @@ def test_trials_are_random_and_where_there_are_data_real(run, tmp_path):
     about = classifier.about
     raw = FromRaw(classifier, about)
     trials = trial_inputs(run, raw, about)
-    assert [tuple(batch.shape) for batch in trials] == [(1, 1, 8, 8), (5, 1, 8, 8)] * 2
+    assert [tuple(batch.shape) for (batch,) in trials] == [(1, 1, 8, 8), (5, 1, 8, 8)] * 2
     pixels = data.load("digits-lt").train.inputs[:5] / 255
-    np.testing.assert_allclose(trials[3], pixels, atol=1e-6)
+    np.testing.assert_allclose(trials[3][0], pixels, atol=1e-6)
     assert len(trial_inputs(tmp_path / "model.safetensors", raw, about)) == 2
 
 

@@ -104,6 +104,17 @@ def dropped(words: list[str], draws: np.ndarray[Any, np.dtype[np.float64]]) -> s
 @lru_cache(maxsize=4)
 def tokenizer(description: str, length: int) -> Any:
     """The tokenizer of that JSON text, which cuts texts off at `length` tokens and does not pad."""
+    return _made(description, length)
+
+
+def portable(description: str, length: int) -> str:
+    """The tokenizer as JSON text for use without srepr: it cuts texts off and pads a batch to its longest text."""
+    made = _made(description, length)
+    made.enable_padding()
+    return str(made.to_str(pretty=True))
+
+
+def _made(description: str, length: int) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:

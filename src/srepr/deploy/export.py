@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from srepr.classifier import Classifier
 from srepr.data.about import About
-from srepr.data.tokens import PAD
+from srepr.data.tokens import PAD, portable
 from srepr.deploy.card import gather, model_card
 from srepr.deploy.prior import read_prior
 from srepr.errors import InputError
@@ -138,7 +138,7 @@ def export(
         written = [out, page]
         if about.tokenizer:
             written.append(out.with_suffix(".tokenizer.json"))
-            write_text(written[-1], about.tokenizer)
+            write_text(written[-1], portable(about.tokenizer, about.shape[0]))
     write_text(page, card)
     return written
 
@@ -155,7 +155,7 @@ def torch_program(raw: nn.Module, about: About, facts: dict[str, Any]) -> bytes:
     batch = torch.export.Dim("batch")
     if about.tokenizer:
         tokens = torch.export.Dim("tokens", min=2, max=about.shape[0])
-        example, sizes = token_inputs(about), ({0: batch, 1: tokens},) * 2
+        example, sizes = token_inputs(), ({0: batch, 1: tokens},) * 2
         program = torch.export.export(raw, example, dynamic_shapes=sizes)
     else:
         program = torch.export.export(raw, (torch.zeros(2, *about.shape),), dynamic_shapes=({0: batch},))
@@ -165,7 +165,7 @@ def torch_program(raw: nn.Module, about: About, facts: dict[str, Any]) -> bytes:
     return content.getvalue()
 
 
-def token_inputs(about: About) -> Raw:
+def token_inputs() -> Raw:
     """The token numbers and the attention mask of two short texts."""
     ids = torch.ones(2, max(SHORT), dtype=torch.int64)
     return ids, (torch.arange(max(SHORT)) < torch.tensor(SHORT).unsqueeze(1)).long()
@@ -191,7 +191,7 @@ def trial_inputs(path: Path, raw: nn.Module, about: About) -> list[Raw]:
 
 def trial_texts(path: Path, about: About) -> list[Raw]:
     """Texts to check an export with: short ones, and if available training data, one at a time and together."""
-    batches = [token_inputs(about)]
+    batches = [token_inputs()]
     with contextlib.suppress(InputError, OSError):
         ids = load_run_data(path).train.load(np.arange(5))
         batches.append((ids.clamp(min=0), (ids >= 0).long()))
