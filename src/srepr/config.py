@@ -151,9 +151,9 @@ class Train:
     """Examples per step, over all processes."""
     optim: Optim = field(default_factory=Optim)
     """Optimiser."""
-    freeze: str = "none"
+    freeze: str = "auto"
     """body: train only the classifier, in seconds; none; or the layers that keep their weights, such as
-    stem,blocks.0"""
+    stem,blocks.0. auto is body for a pretrained network with a new classifier, else none."""
     mixup: float = 0.0
     """Parameter a of the Beta(a, a) distribution of mixup; 0 turns mixup off."""
     label_smoothing: float = 0.0
@@ -313,8 +313,8 @@ digits-lt, which is ours, from three seeds):
 - digits-lt: 87 to 93 % / - / 0.024 to 0.031, seconds
 """
 _SLOW_BODY = Optim(lr=0.05, body=0.1, weight_decay=1e-4, swa_lr=0.02, swa_start=0.5, clip=1.0)
-FINE_TUNE = Train(source="", freeze="body", epochs=12, batch_size=64, optim=_SLOW_BODY)
-"""Stage 1 from a pretrained network: by default only its classifier is trained, with `freeze="none"` all of it."""
+FINE_TUNE = Train(source="", epochs=12, batch_size=64, optim=_SLOW_BODY)
+"""Stage 1 from a pretrained network, as far as it is not frozen."""
 _ADAMW = Optim(name="adamw", lr=1e-3, body=0.02, weight_decay=0.01, swa_lr=5e-4, swa_start=0.5, clip=1.0)
 FINE_TUNE_TRANSFORMER = replace(FINE_TUNE, epochs=8, batch_size=32, optim=_ADAMW)
 """The same from a network of Hugging Face: AdamW, with 2e-5 for the body and 1e-3 for the classifier."""

@@ -88,8 +88,8 @@ def test_a_body_without_a_classifier_gets_a_new_one(srepr, tmp_path, wrap):
         content["state_dict"]["module.queue"] = torch.zeros(128, 16)
         content["state_dict"] |= {f"module.encoder_k.{name}": 0 * tensor for name, tensor in body.items()}
     torch.save(content, tmp_path / "body.pth")
-    words = ("--epochs", 1, "--optim.swa-lr", 1e-9, "--out", tmp_path / "run")
-    answer = srepr("train", "digits-lt", "--from", tmp_path / "body.pth", *words)
+    words = ("--freeze", "none", "--epochs", 1, "--optim.lr", 1e-9, "--optim.swa-lr", 1e-9)
+    answer = srepr("train", "digits-lt", "--from", tmp_path / "body.pth", *words, "--out", tmp_path / "run")
     assert answer.code == 0, answer
     assert "body.pth has no classifier, digits-lt has 10 classes: its body is kept" in answer.err
     tensors, _ = load_tensors(tmp_path / "run" / "representation.safetensors")

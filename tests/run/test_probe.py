@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ from sklearn.datasets import load_digits
 
 import srepr as package
 from srepr.cli import main
-from srepr.config import Retrain
+from srepr.config import FINE_TUNE, collect_settings, settings_for
+from srepr.importing.start import start_network
 from srepr.models.efficientnet import MEAN, efficientnet_lite0, weights_file
 from srepr.run.checkpoints import load_model
+from srepr.run.description import suited
 from srepr.storage.files import read_json
 from srepr.storage.tensors import load_tensors
 
@@ -189,8 +192,8 @@ def test_a_network_with_other_classes_gives_its_body(srepr, trained, tmp_path):
     np.savez(tmp_path / "two.npz", x=X, y=np.arange(60) % 2)
     runs = [tmp_path / name for name in ("one", "same")]
     for run in runs:
-        words = ("--from", trained, "--epochs", 2, "--optim.swa-lr", 1e-9, "--out", run)
-        answer = srepr("train", tmp_path / "two.npz", *words)
+        words = ("--from", trained, "--freeze", "none", "--epochs", 2, "--optim.lr", 1e-9, "--optim.swa-lr", 1e-9)
+        answer = srepr("train", tmp_path / "two.npz", *words, "--out", run)
         assert answer.code == 0, answer
         assert "has 10 classes, two has 2 classes: its body is kept, and a new classifier is started" in answer.err
     given, _ = load_tensors(trained / "representation.safetensors")
@@ -199,4 +202,29 @@ def test_a_network_with_other_classes_gives_its_body(srepr, trained, tmp_path):
     torch.testing.assert_close(first["conv1.weight"], given["conv1.weight"])
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not (runs[0] / "sgd.safetensors").exists()
-    assert Retrain().samples == 10
+
+
+def test_a_new_classifier_is_solved_on_the_body_by_default(srepr, trained, tmp_path):
+    X = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "two.npz", x=X, y=np.arange(60) % 2)
+    answer = srepr("train", tmp_path / "two.npz", "--from", trained, "--out", tmp_path / "run")
+    assert "solving the classifier of resnet8" in answer.err
+    given, _ = load_tensors(trained / "representation.safetensors")
+    tensors, _ = load_tensors(tmp_path / "run" / "representation.safetensors")
+    assert all(torch.equal(tensors[name], given[name]) for name in given if not name.startswith("fc."))
+
+
+def test_a_new_classifier_has_the_recipe_of_a_fine_tuning_as_far_as_nothing_is_set(trained):
+    data = package.data.load("digits-lt")
+    other = replace(data, train=replace(data.train, class_names=(*data.train.class_names, "ten")))
+    fresh, known = start_network(trained, other), start_network(trained, data)
+    collecting = collect_settings(replace(settings_for("digits-lt"), freeze="none"))
+    assert suited(collecting, known) == collecting
+    assert suited(collecting, fresh) == replace(
+        collecting, epochs=FINE_TUNE.epochs, batch_size=FINE_TUNE.batch_size, optim=FINE_TUNE.optim
+    )
+    mine = replace(collecting, epochs=3, optim=replace(collecting.optim, lr=0.3))
+    assert suited(mine, fresh).epochs == 3
+    assert suited(mine, fresh).optim == replace(FINE_TUNE.optim, lr=0.3)
+    assert suited(replace(collecting, freeze="auto"), fresh).freeze == "body"
+    assert suited(replace(collecting, freeze="auto"), known).freeze == "none"

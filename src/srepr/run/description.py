@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from torch import nn
 
-from srepr.config import Train
+from srepr.config import FINE_TUNE, Train, collect_settings, settings_for
 from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.data.tokens import TextExamples
@@ -57,6 +57,32 @@ def describe(settings: Train, data: LongTailData) -> About:
     about = About.of(data, network, {name: value for name, value in known.items() if name in takes})
     build_network(about)  # an unknown network is refused before anything is written
     return about
+
+
+def suited(settings: Train, given: Start | None) -> Train:
+    """The settings for this start: what `freeze="auto"` means, and the recipe for a classifier that is new.
+
+    A trained network is collected around by default; if its classifier is new, the settings that were not changed are
+    those of a fine-tuning.
+    """
+    fresh = given is not None and not given.trained
+    if settings.freeze == "body" and given is None:
+        raise InputError("`freeze` is body, and the network has random weights. Name a pretrained `network`.")
+    settings = replace(settings, freeze={"auto": "body" if fresh else "none"}.get(settings.freeze, settings.freeze))
+    usual = collect_settings(settings_for(settings.source))
+    if not fresh or settings.optim.swa_start != usual.optim.swa_start:
+        return settings
+    optim = {
+        field.name: getattr(FINE_TUNE.optim, field.name)
+        for field in fields(settings.optim)
+        if getattr(settings.optim, field.name) == getattr(usual.optim, field.name)
+    }
+    own = {
+        name: getattr(FINE_TUNE, name)
+        for name in ("epochs", "batch_size")
+        if vars(settings)[name] == vars(usual)[name]
+    }
+    return replace(settings, optim=replace(settings.optim, **optim), **own)
 
 
 def check_sizes(settings: Train, data: LongTailData, processes: int) -> None:

@@ -26,6 +26,8 @@ def announce(network: nn.Module, about: About, data: LongTailData, settings: Tra
     parameters = sum(parameter.numel() for parameter in network.parameters())
     shape = about.shape
     inputs = f"images of {shape[1]} x {shape[2]} pixels" if len(shape) == 3 else f"vectors of {shape[0]} numbers"
+    if about.tokenizer:
+        inputs = f"texts of at most {shape[0]} tokens"
     frozen = settings.freeze == "body"
     passes = sum(map(len, data.parts.values())) * FORWARD  # features of every set, once
     if not frozen:

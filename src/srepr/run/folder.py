@@ -99,10 +99,11 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
         create_folder(path)
         write_json(config, {"format": FORMAT, "settings": wanted, **facts})
         return
-    # A setting that the version which began the run did not have was at its default.
+    # A setting that the version which began the run did not have was at its default, and nothing was frozen.
     usual = {
         name: value for name, value in flatten(plain(asdict(Train(source="")))).items() if name in flatten(wanted)
     }
+    usual |= {"freeze": "none"} if "freeze" in usual else {}
     changed = differences({**usual, **flatten(read_settings(path))}, wanted)
     if changed:
         raise InputError(

@@ -38,7 +38,7 @@ from srepr.progress import Progress
 from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, descend, freeze, optimizer_for, plan
 from srepr.run import folder
 from srepr.run.checkpoints import build_network, save_model, save_posterior
-from srepr.run.description import Start, check_sizes, data_options, describe
+from srepr.run.description import Start, check_sizes, data_options, describe, suited
 from srepr.run.devices import as_launched, failing_together, open_fabric, process_rank
 from srepr.run.estimate import announce
 from srepr.run.evaluate import measure_network, on_parts
@@ -71,13 +71,15 @@ def train(
     machine = as_launched(machine or Machine())
     data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
     given = None if start is None else start(data)
+    settings = suited(settings, given)
+    if settings.freeze == "body" and settings.data.protocol is None:
+        data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
+        given = None if start is None else start(data)
     if given is not None and given.trained and settings.baseline:
         raise InputError("the network to start from is the baseline. Leave `baseline` out.")
     about = describe(settings, data) if given is None else given.about
     data = data.prepared(about)
     settings = replace(settings, network=about.network)
-    if settings.freeze == "body" and given is None:
-        raise InputError("`freeze` is body, and the network has random weights. Name a pretrained `network`.")
     check_sizes(settings, data, machine.devices * machine.num_nodes)
     fabric = open_fabric(machine)
 
