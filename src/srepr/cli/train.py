@@ -84,7 +84,8 @@ def train_default(words: Sequence[str]) -> TrainCommand:
     chosen = [word for before, word in itertools.pairwise(words) if before == "--network"]
     chosen += [word.removeprefix("--network=") for word in words if word.startswith("--network=")]
     network = next(filter(is_pretrained, chosen), None)
-    if not chosen and not table:
+    started = any(word.split("=")[0] == "--from" for word in words)
+    if not chosen and not table and not started:
         network = "efficientnet-lite0" if holds_photos(named) and has_weights() else None
     recipe = next((RECIPES[word] for word in named if word in RECIPES), TABLE if table else Train(source=""))
     if network is not None:
@@ -92,7 +93,7 @@ def train_default(words: Sequence[str]) -> TrainCommand:
         recipe = replace(usual, source=recipe.source, network=network)
     if not recipe.source:
         recipe = replace(recipe, source=tyro.MISSING)
-    if any(word.split("=")[0] == "--from" for word in words):
+    if started:
         recipe = collect_settings(recipe)
     return TrainCommand(settings=TrainSettings(**vars(recipe)), out=tyro.MISSING)
 
