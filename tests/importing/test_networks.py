@@ -82,7 +82,6 @@ def test_from_training_to_an_exported_file(srepr, here, tmp_path, monkeypatch, k
         assert again == rows
         check_exported(out, run, kind, here)
         assert srepr("report", run, "-o", tmp_path / "report.html").code == 0
-        assert ("small brown" in (tmp_path / "report.html").read_text()) <= ("bert" in kind)
     finally:
         if kind != "function":
             moved.rename(here / kind)
@@ -254,7 +253,7 @@ def damage(folder, what):
         ("no weights", "has no weights: neither model.safetensors nor pytorch_model.bin"),
         ("missing weights", "lacks the weights embeddings."),
         ("malicious weights", "pytorch_model.bin is malicious"),
-        ("no tokenizer", "has no tokenizer that can be used"),
+        ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
         ("images", "classifies images, and birds has texts"),
     ],
 )
@@ -329,7 +328,9 @@ def test_strings_are_texts_and_paths_are_files(srepr, here, tmp_path, monkeypatc
     texts = [text for text, _ in birds()]
     rows = classifier.predict(texts[:3], top=2)
     assert [row["input"] for row in rows] == texts[:3]
-    assert classifier.predict(here / "birds.csv", top=2)[:3] == pytest.approx(rows)
+    for row, same in zip(classifier.predict(here / "birds.csv", top=2), rows, strict=False):
+        assert row["label"] == same["label"]
+        assert row["probability"] == pytest.approx(same["probability"], abs=1e-4)
     monkeypatch.chdir(here)
     with pytest.raises(InputError, match=r"birds\.csv is a file, and strings are texts\. Pass Path\('birds\.csv'\)"):
         classifier.predict("birds.csv")
@@ -338,6 +339,21 @@ def test_strings_are_texts_and_paths_are_files(srepr, here, tmp_path, monkeypatc
     assert srepr("export", run, "--format", "safetensors", "-o", tmp_path / "m").code == 0
     measured = srepr("evaluate", tmp_path / "m.safetensors", "--data", here / "birds.csv", "--json")
     assert json.loads(measured.out)["m"]["n"] == len(texts)
+
+
+def test_mistakes_are_shown_as_escaped_text(srepr, here, tmp_path):
+    """The label of a text is changed, so that the classifier must be wrong about it."""
+    rows = [(text, label, "train") for text, label in birds()]
+    rows += [(f"<img src=x> {text}", "owl" if label == "wren" else label, "test") for text, label in birds(seed=1)]
+    path = write_texts(tmp_path / "birds.csv", [])
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label", "split"), *rows])
+    assert srepr("train", path, "--network", f"hf:{here / 'bert'}", "--out", tmp_path / "run").code == 0
+    assert srepr("retrain", tmp_path / "run", "--method", "la").code == 0
+    assert srepr("report", tmp_path / "run", "-o", tmp_path / "report.html").code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert "<img src=x>" not in page
+    assert '"text":"\\u003cimg src=x> ' in page
 
 
 def test_the_recipe_is_that_of_the_network():

@@ -42,6 +42,7 @@ from srepr.storage.reader import read
 LENGTH = 256
 """Largest number of tokens, if the network takes that many."""
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
+VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
 SIDES = ("height", "width")
 ABSENT = ("missing_keys", "mismatched_keys")
 TRIAL = ["a text", "another text, which is longer than the first one"]
@@ -167,6 +168,9 @@ def of_images(folder: Path, data: LongTailData) -> About:
 def of_texts(folder: Path, config: Mapping[str, Any], data: LongTailData) -> About:
     """A description with the folder's tokenizer and the largest number of tokens."""
     transformers = library()
+    # Without a vocabulary transformers makes an empty one, and every text is unknown.
+    if not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
+        raise InputError(f"{folder} has no tokenizer: no tokenizer.json. Save the network's tokenizer there as well.")
     try:
         with silent(transformers):
             own = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
