@@ -140,9 +140,8 @@ class Train:
     data: Data = field(default_factory=Data)
     """Which examples."""
     network: str = "auto"
-    """efficientnet-lite0, pretrained on ImageNet; hf:FOLDER, a network of Hugging Face for images or texts, or hf: and
-    its name on the hub; resnet8, -14, -20, -32, -18 or -50, resnext50, mlp or linear, from scratch; or your own
-    function of the number of classes as package.module:function. auto chooses by the data."""
+    """efficientnet-lite0, pretrained; hf:FOLDER or hf:NAME of Hugging Face; resnet8, -14, -20, -32, -18 or -50,
+    resnext50, mlp or linear, from scratch; or your function as package.module:function. auto chooses by the data."""
     shortcut: Literal["A", "B"] = "A"
     """Shortcuts of the small ResNets: parameter-free (A) or a 1x1 convolution (B)."""
     epochs: int = 100
@@ -320,12 +319,8 @@ FINE_TUNE = Train(
     optim=Optim(lr=0.05, body=0.1, weight_decay=1e-4, swa_lr=0.02, swa_start=0.5, clip=1.0),
 )
 """Stage 1 from a pretrained network: by default only its classifier is trained, with `freeze="none"` all of it."""
-FINE_TUNE_TRANSFORMER = replace(
-    FINE_TUNE,
-    epochs=8,
-    batch_size=32,
-    optim=Optim(name="adamw", lr=1e-3, body=0.02, weight_decay=0.01, swa_lr=5e-4, swa_start=0.5, clip=1.0),
-)
+_ADAMW = Optim(name="adamw", lr=1e-3, body=0.02, weight_decay=0.01, swa_lr=5e-4, swa_start=0.5, clip=1.0)
+FINE_TUNE_TRANSFORMER = replace(FINE_TUNE, epochs=8, batch_size=32, optim=_ADAMW)
 """The same from a network of Hugging Face: AdamW, with 2e-5 for the body and 1e-3 for the classifier."""
 TABLE = Train(source="", network="mlp", epochs=60, batch_size=64, optim=Optim(lr=0.05, weight_decay=1e-2, swa_lr=0.01))
 """Stage 1 of your own tables and embeddings."""
