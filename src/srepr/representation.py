@@ -141,7 +141,7 @@ def freeze(network: nn.Module, names: str) -> nn.Module:
     False
     """
     known = dict(network.named_modules())
-    wanted = [name.strip() for name in names.split(",") if name.strip() not in ("", "none")]
+    wanted = [name.strip() for name in names.split(",") if name.strip() not in ("", "none", "auto")]
     for name in wanted:
         if name not in known:
             raise unknown("layer in `freeze`", name, [name for name, _ in network.named_children()])

@@ -40,7 +40,7 @@ def test_what_a_part_says_about_itself(part):
     assert part.subset(np.array([0, 11])).counts.tolist() == [1, 0, 1]
 
 
-@pytest.mark.parametrize(("shape", "noun"), [((3, 8, 8), "images"), ((7,), "rows"), ((2, 5), "examples")])
+@pytest.mark.parametrize(("shape", "noun"), [((3, 8, 8), "images"), ((7,), "rows"), ((2, 5), "rows")])
 def test_examples_are_called_what_they_are(shape, noun):
     assert ArrayExamples(np.zeros((3, *shape), dtype=np.uint8), np.arange(3), NAMES).noun == noun
 

@@ -25,7 +25,7 @@ from tests.importing.networks import (
 from torch import nn
 
 from srepr.errors import InputError
-from srepr.importing.checkpoint import load_checkpoint, read_checkpoint
+from srepr.importing.checkpoint import fitted, read_checkpoint
 from srepr.models import find_classifier
 from srepr.run.checkpoints import build_network
 
@@ -265,9 +265,10 @@ def test_the_data_must_have_the_classes_and_the_channels(tmp_path):
     digits = load("digits-lt")
     torch.save(Ldam(10, normed=False).state_dict(), tmp_path / "colour.pth")
     with pytest.raises(InputError, match=r"colour\.pth has 3 channels, digits-lt has 1\. Pass the data"):
-        load_checkpoint(tmp_path / "colour.pth", digits)
+        fitted(tmp_path / "colour.pth", read_checkpoint(tmp_path / "colour.pth"), digits)
     torch.save(Ldam(10, normed=True, channels=1).state_dict(), tmp_path / "grey.pth")
-    network, about = load_checkpoint(tmp_path / "grey.pth", digits, scale=16.0)
+    found = read_checkpoint(tmp_path / "grey.pth", scale=16.0)
+    network, about = fitted(tmp_path / "grey.pth", found, digits)
     assert about.counts == tuple(digits.counts)
     rebuilt = build_network(about)
     rebuilt.load_state_dict(network.state_dict())

@@ -358,10 +358,10 @@ def test_mistakes_are_shown_as_escaped_text(srepr, here, tmp_path):
 
 def test_the_recipe_is_that_of_the_network():
     hugging = train_default(["t.csv", "--network", "hf:bert", "--out", "R"]).settings
-    assert (hugging.optim.name, hugging.optim.lr * hugging.optim.body, hugging.freeze) == ("adamw", 2e-5, "body")
+    assert (hugging.optim.name, hugging.optim.lr * hugging.optim.body, hugging.freeze) == ("adamw", 2e-5, "auto")
     assert train_default(["t.csv", "--network=hf:bert", "--out", "R"]).settings.optim.name == "adamw"
     function = train_default(["photos", "--network", "mine:build", "--out", "R"]).settings
-    assert (function.optim.name, function.freeze) == ("sgd", "body")
+    assert (function.optim.name, function.freeze) == ("sgd", "auto")
 
 
 def test_fine_tuning_that_is_killed_ends_with_the_same_bits(here, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import Literal, NamedTuple, TextIO
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from srepr.data.files import Listing, Survey, surveyed
 from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
 
+Kind = Literal["path", "text"]
 _PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
 
@@ -39,19 +40,20 @@ def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = F
     columns = next(rows).cells
     if kind_of(columns) == "text":
         return text_data(path, rows, columns)
-    found = listed(path, rows, columns)
+    found = listed(path, rows, columns, "path")
     return surveyed(path.stem, found, image_size=image_size, skip_bad_images=skip_bad_images)
 
 
 def survey(path: Path) -> Survey:
     """The images or texts in the table, and what is wrong with its lines."""
     rows = csv_rows(path)
-    return listed(path, rows, next(rows).cells)
+    columns = next(rows).cells
+    return listed(path, rows, columns, kind_of(columns))
 
 
 def text_data(path: Path, rows: Iterable[Row], columns: Iterable[str]) -> LongTailData:
     """The data set of a file with a text in each row."""
-    _, listings, class_names, faults = listed(path, rows, columns)
+    _, listings, class_names, faults = listed(path, rows, columns, "text")
     if faults:
         raise InputError(faults[0])
     names = tuple(class_names)
@@ -83,7 +85,7 @@ def opened(path: Path) -> Iterator[TextIO]:
         raise InputError(f"{path} cannot be read: {error}. Write it with a tool that quotes its cells") from None
 
 
-def kind_of(columns: Iterable[str]) -> str:
+def kind_of(columns: Iterable[str]) -> Kind:
     """What a row holds beside its label: a path or a text.
 
     >>> kind_of(["text", "label"]), kind_of(["path", "label"])
@@ -92,9 +94,8 @@ def kind_of(columns: Iterable[str]) -> str:
     return "text" if "text" in columns and "path" not in columns else "path"
 
 
-def listed(path: Path, rows: Iterable[Row], columns: Iterable[str]) -> Survey:
+def listed(path: Path, rows: Iterable[Row], columns: Iterable[str], kind: Kind) -> Survey:
     """The paths or texts and their labels, by set, and what is wrong with the rows."""
-    kind = kind_of(columns)
     root = path.parent if kind == "path" else None
     for column in (kind, "label"):
         if column not in columns:

@@ -65,13 +65,6 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
     )
 
 
-def load_checkpoint(
-    path: Path, data: LongTailData, *, layout: str = "auto", scale: float = 30.0
-) -> tuple[nn.Module, About]:
-    """The network of another project's checkpoint, and its metadata for `data`."""
-    return fitted(path, read_checkpoint(path, layout=layout, scale=scale), data)
-
-
 def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module, About]:
     """The network and its metadata for `data`, which must have the same classes and channels."""
     if not found.classes:

@@ -44,7 +44,7 @@ def import_checkpoint(
     597
     """
     found = read_checkpoint(path, layout=layout, scale=scale)
-    settings = replace(settings_for(source), network=NETWORK, seed=seed, data=data or Data())
+    settings = replace(settings_for(source), network=NETWORK, freeze="none", seed=seed, data=data or Data())
     examples = load(source, data_dir=data_dir, seed=seed, **data_options(settings))
     network, about = fitted(path, found, examples)
 
