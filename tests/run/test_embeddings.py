@@ -54,7 +54,7 @@ def test_one_vector_for_each_example(srepr, vectors, tmp_path):
     chosen = read_json(run / "heads" / "auto.json")["choice"]["candidates"]
     assert {row["method"] for row in chosen} == {"la", "crt"}
     complaint = srepr("retrain", run, "--method", "srepr").complaint
-    assert complaint.startswith("srepr needs several representations of each example, and one has one. Give vectors")
+    assert complaint.startswith("srepr needs several representations of each example, and there is one. Give vectors")
     assert {row["label"] for row in csv.DictReader(srepr("predict", run, path).out.splitlines())} == {*NAMES}
 
 

@@ -152,7 +152,10 @@ def suited(name: str, how: Method | Literal["auto"], *, draws: bool, pretrained:
     among = choices("auto", draws=draws) if how == "auto" else {name: how}
     several = [method for method in among.values() if method.representation != "deterministic"]
     if pretrained and several and not draws:
-        raise InputError(f"{name} needs several representations, and these inputs have one. Choose another `method`.")
+        raise InputError(
+            f"{name} needs several representations of each example, and there is one. Give vectors as [N, M, D], or"
+            " choose another `method`."
+        )
     return {
         one: replace(method, representation="augment") if pretrained and method in several else method
         for one, method in among.items()
