@@ -49,8 +49,10 @@ class Optim:
 
     def __post_init__(self) -> None:
         check(self.name in ("sgd", "adamw"), f"`name` is {self.name!r}: choose 'sgd' or 'adamw'")
-        check(0 < self.lr < math.inf, f"`lr` is {self.lr}: it must be above 0")
-        check(0 < self.swa_lr < math.inf, f"`swa_lr` is {self.swa_lr}: it must be above 0")
+        check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
+        check(self.swa_lr > 0, f"`swa_lr` is {self.swa_lr}: it must be above 0")
+        for name in ("lr", "swa_lr"):
+            check(vars(self)[name] < math.inf, f"`{name}` is infinite: it must be a finite number")
         check(0 < self.body <= 1, f"`body` is {self.body}: it must be above 0 and at most 1")
         check(self.clip is None or self.clip > 0, f"`clip` is {self.clip}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")

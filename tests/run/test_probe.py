@@ -180,6 +180,7 @@ def test_frozen_layers_keep_their_weights_and_statistics(srepr, pictures, tmp_pa
 def test_a_layer_that_is_not_there_is_named(srepr, pictures, tmp_path):
     words = ("--freeze", "layer1", "--epochs", 1, "--out", tmp_path / "run")
     assert "unknown layer in --freeze 'layer1'" in srepr("train", pictures, *words).complaint
+    assert not (tmp_path / "run").exists()
 
 
 def test_random_weights_are_not_frozen(srepr, tmp_path):

@@ -81,6 +81,8 @@ def train(
     data = data.prepared(about)
     settings = replace(settings, network=about.network)
     check_sizes(settings, data, machine.devices * machine.num_nodes)
+    if settings.freeze not in ("body", "none"):  # a layer that is not there is refused before anything is written
+        freeze(build_network(about) if given is None else given.network, settings.freeze)
     fabric = open_fabric(machine)
 
     leads = process_rank() == 0
