@@ -111,7 +111,7 @@ class Machine:
     num_nodes: int = 1
     """Number of machines."""
     precision: Precision = "32-true"
-    """Floating-point precision of the training."""
+    """Floating-point precision of the training, or of the training features if the body is frozen."""
     compile: bool = False
     """Compile the network with torch.compile (needs a C++ compiler; without one a notice is printed)."""
     workers: int = 2

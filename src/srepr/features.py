@@ -23,7 +23,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from srepr.config import Retrain
+from srepr.config import Precision, Retrain
 from srepr.data.inputs import Inputs
 from srepr.data.longtail import Indices, Labels
 from srepr.errors import InputError
@@ -191,17 +191,20 @@ class NetworkFeatures:
         *,
         calibration: Inputs | None = None,
         device: torch.device | None = None,
+        precision: Precision = "32-true",
         compiled: bool = False,
         quiet: bool = False,
     ) -> None:
         """`network` has the averaged weights and their BatchNorm statistics; draws come from `posterior`.
 
         The BatchNorm statistics of a draw are computed on `calibration`, the training data, which default to `inputs`.
+        With a mixed `precision` the networks run under autocast.
         """
         assert posterior.classifier is not None
         self.network, self.posterior, self.inputs, self.store = network, posterior, inputs, store
         self.representation, self.settings = representation, settings
         self.device, self.compiled, self.quiet = device or default_device(), compiled, quiet
+        self.precision = precision
         self.calibration = inputs if calibration is None else calibration
         self.length = feature_length(network, posterior.classifier)
         self.unknown = uuid4().hex  # stands for data without a fingerprint: what is made of them is not found again
@@ -232,12 +235,17 @@ class NetworkFeatures:
             Progress(what, total=len(self.inputs), quiet=self.quiet) as progress,
         ):
             for inputs, labels in self.inputs.sweep(view):
-                with torch.inference_mode():
+                with torch.inference_mode(), self.arithmetic():
                     outputs = run(to_device(inputs, self.device))
                 for append, features in zip(appends, outputs, strict=True):
                     append(self.stored(features))
                 append_labels(labels.cpu().numpy().astype(np.int64))
                 progress.advance(len(labels))
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """The block in which a network runs at this precision."""
+        dtype = torch.float16 if self.precision == "16-mixed" else torch.bfloat16
+        return torch.autocast(self.device.type, dtype, enabled=self.precision != "32-true")
 
     def extractor(self, source: Source) -> nn.Module:
         """The feature extractor of a source, with BatchNorm folded and channels last where the network allows it."""
@@ -311,6 +319,8 @@ class NetworkFeatures:
             "weights": self.weights_digest,
             "dtype": np.dtype(self.dtype).name,
         }
+        if self.precision != "32-true":
+            about["precision"] = self.precision
         if source.draw is not None:
             about |= {name: getattr(self.settings, name) for name in ("seed", "batchnorm", "calibration")}
             if self.calibration is not self.inputs:

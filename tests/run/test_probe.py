@@ -17,6 +17,7 @@ from srepr.importing.start import start_network
 from srepr.models.efficientnet import MEAN, efficientnet_lite0, weights_file
 from srepr.run.checkpoints import load_model
 from srepr.run.description import suited
+from srepr.run.devices import bf16_failure
 from srepr.storage.files import read_json
 from srepr.storage.tensors import load_tensors
 
@@ -140,6 +141,22 @@ def test_features_are_made_once(srepr, photographed, pictures, tmp_path):
         assert srepr("retrain", run, "--method", method, "--samples", 2).code == 0
     assert srepr("evaluate", run).code == 0
     assert {file.name for file in (run / "cache").iterdir()} == before
+
+
+@needs_weights
+@pytest.mark.skipif(bool(bf16_failure()), reason="bfloat16 does not work on this machine")
+def test_features_to_train_on_have_the_precision_that_is_asked_for(srepr, photographed, pictures, tmp_path):
+    assert srepr("train", pictures, "--precision", "bf16-mixed", "--out", tmp_path / "run").code == 0
+    layers = [load_model(run / "representation.safetensors")[0].fc.weight for run in (photographed, tmp_path / "run")]
+    assert not torch.equal(*layers)
+    torch.testing.assert_close(*layers, rtol=0, atol=0.1 * float(layers[0].abs().max()))
+    before = read_json(tmp_path / "run" / "results.json")
+    shutil.rmtree(tmp_path / "run" / "cache")
+    assert srepr("evaluate", tmp_path / "run").code == 0
+    for name in ("acc", "nll", "ece"):  # features to measure on are in single precision, as the network is
+        assert read_json(tmp_path / "run" / "results.json")["swa"][name] == pytest.approx(
+            before["swa"][name], rel=1e-4
+        )
 
 
 @needs_weights

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from srepr.balance import Shares
-from srepr.config import Retrain, Stage1
+from srepr.config import Precision, Retrain, Stage1
 from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.data.examples import Examples
@@ -47,6 +47,8 @@ class Frozen:
     about: About
     pretrained: bool = False
     """Whether the body is as it came: not trained on these data."""
+    precision: Precision = "32-true"
+    """Of the features to train on; those that are measured are in single precision, as in deployment."""
     cache: Path | None = None
     """Where features are cached, if not in the run."""
     workers: int = 0
@@ -79,6 +81,7 @@ class Frozen:
             representation,
             settings,
             calibration=None if calibration is None else ExampleInputs(calibration, seed, self.workers),
+            precision=self.precision if augment else "32-true",
             compiled=self.compiled,
             quiet=self.quiet,
         )
@@ -118,10 +121,13 @@ def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
     else:
         posterior = Posterior(network, classifier=about.classifier)
         posterior.update(network)
-    frozen = read_settings(run).get("freeze", "none")
-    if frozen != "body":
+    settings = read_settings(run)
+    frozen = settings.get("freeze", "none")
+    if frozen == "body":
+        options |= {"pretrained": True, "precision": settings["precision"]}
+    else:
         freeze(network, frozen)  # the draws keep the statistics of these layers
-    return Frozen(run=run, network=network, posterior=posterior, about=about, pretrained=frozen == "body", **options)
+    return Frozen(run=run, network=network, posterior=posterior, about=about, **options)
 
 
 class TrainedClassifier(NamedTuple):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import nn
 
-from srepr.config import Retrain
+from srepr.config import Machine, Retrain
 from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.methods import Method
@@ -28,7 +28,7 @@ PLAIN = Method(head="linear")
 
 
 def probe(
-    network: nn.Module, about: About, data: LongTailData, out: Path, *, seed: int, workers: int, quiet: bool
+    network: nn.Module, about: About, data: LongTailData, out: Path, machine: Machine, *, seed: int, quiet: bool
 ) -> None:
     """Solve the classifier, measure it and write the run; the results come last and mark the end."""
     frozen = Frozen(
@@ -37,7 +37,8 @@ def probe(
         posterior=captured(network, about),
         about=about,
         pretrained=True,
-        workers=workers,
+        precision=machine.precision,
+        workers=machine.workers,
         quiet=quiet,
     )
     settings = Retrain(samples=1, seed=seed)

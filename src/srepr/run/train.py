@@ -145,7 +145,7 @@ def run_branches(
                 announce(network, about, data, settings, pretrained=given is not None)
         if settings.freeze == "body":
             if leads:
-                probe(network, about, data, out, seed=settings.seed, workers=machine.workers, quiet=quiet)
+                probe(network, about, data, out, machine, seed=settings.seed, quiet=quiet)
             fabric.barrier()
             return
         network = network.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
