@@ -4,7 +4,9 @@ A message names Python arguments in backticks. The command line shows them as th
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -38,3 +40,24 @@ def check(holds: bool, complaint: str) -> None:
     """
     if not holds:
         raise InputError(complaint)
+
+
+@contextmanager
+def reading(path: str | Path, fix: str = "Replace it by a valid file") -> Iterator[None]:
+    """Turn whatever goes wrong while a file from outside is read into an InputError that names the file.
+
+    Readers say what is wrong with a file wherever they can foresee it. This is for the rest.
+
+    >>> with reading("birds.json"):
+    ...     {}["label"]
+    Traceback (most recent call last):
+    srepr.errors.InputError: birds.json cannot be read (KeyError: 'label'). Replace it by a valid file
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}). {fix}") from error
+    except Exception as error:  # a hostile file can make a parser raise anything
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:200]}). {fix}") from error
