@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from srepr.errors import check
+from srepr.errors import check, check_finite
 
 Protocol = Literal["paper", "holdout"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
@@ -17,12 +17,6 @@ Stage1 = Literal["swa", "sgd"]
 """The networks of stage 1: the averaged one, and the SGD baseline."""
 
 BATCH_SIZE = 128
-
-
-def _check_finite(settings: object) -> None:
-    for name, value in vars(settings).items():
-        finite = not isinstance(value, float) or math.isfinite(value)
-        check(finite, f"`{name}` is {value}: it must be a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +48,7 @@ class Optim:
     """Fraction of the epochs after which weights are captured."""
 
     def __post_init__(self) -> None:
-        _check_finite(self)
+        check_finite(self)
         check(self.name in ("sgd", "adamw"), f"`name` is {self.name!r}: choose 'sgd' or 'adamw'")
         check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
         check(self.swa_lr > 0, f"`swa_lr` is {self.swa_lr}: it must be above 0")
@@ -92,7 +86,6 @@ class Data:
     """Skip images that cannot be decoded, and report how many."""
 
     def __post_init__(self) -> None:
-        _check_finite(self)
         inside = self.imbalance is None or 0 < self.imbalance <= 1
         check(inside, f"`imbalance` is {self.imbalance}: it must lie in (0, 1]")
         check(all(n > 0 for n in self.counts), f"`counts` has {min(self.counts, default=0)}: each must be at least 1")
@@ -126,7 +119,7 @@ class Machine:
     """Minutes between checkpoints within an epoch; does not change the result."""
 
     def __post_init__(self) -> None:
-        _check_finite(self)
+        check_finite(self)
         check(self.devices >= 1, f"`devices` is {self.devices}: at least 1 is needed")
         check(self.num_nodes >= 1, f"`num_nodes` is {self.num_nodes}: at least 1 is needed")
         check(self.workers >= 0, f"`workers` is {self.workers}: it must not be negative")
@@ -173,7 +166,7 @@ class Train:
     """Random seed."""
 
     def __post_init__(self) -> None:
-        _check_finite(self)
+        check_finite(self)
         check(self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
         check(self.batch_size >= 2, f"`batch_size` is {self.batch_size}: BatchNorm needs at least 2")
         check(self.mixup >= 0, f"`mixup` is {self.mixup}: it must not be negative")
@@ -262,7 +255,7 @@ class Retrain:
     """Random seed."""
 
     def __post_init__(self) -> None:
-        _check_finite(self)
+        check_finite(self)
         check(self.epochs is None or self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
         check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")

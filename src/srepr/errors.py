@@ -4,6 +4,7 @@ A message names Python arguments in backticks. The command line shows them as th
 """
 
 import difflib
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,19 @@ def check(holds: bool, complaint: str) -> None:
     """
     if not holds:
         raise InputError(complaint)
+
+
+def check_finite(settings: object) -> None:
+    """Raise an InputError if one of the settings is an infinite number, or none.
+
+    >>> from types import SimpleNamespace
+    >>> check_finite(SimpleNamespace(lr=float("inf")))
+    Traceback (most recent call last):
+    srepr.errors.InputError: `lr` is inf: it must be a finite number
+    """
+    for name, value in vars(settings).items():
+        finite = not isinstance(value, float) or math.isfinite(value)
+        check(finite, f"`{name}` is {value}: it must be a finite number")
 
 
 @contextmanager

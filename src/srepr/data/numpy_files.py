@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from srepr.errors import InputError, check, reading
+from srepr.errors import check, reading
 from srepr.storage.outside import open_regular
 
 KINDS = "biufU"

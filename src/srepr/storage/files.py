@@ -94,6 +94,7 @@ def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     write_whole(path, write)
 
 
+_NUMBER = r"[+-][0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?"
 _FORMULA = "'*[=+\\-@\t\r\n＝＋－＠]"
 
 
@@ -105,13 +106,8 @@ def no_formula(cell: Any) -> Any:
     >>> [no_formula(cell) for cell in ("=1+1", "wren", "-1.5", -1.5, "-wren", "'@wren")]
     ["'=1+1", 'wren', '-1.5', -1.5, "'-wren", "''@wren"]
     """
-    if (
-        not isinstance(cell, str)
-        or not re.match(_FORMULA, cell)
-        or re.fullmatch(r"[+-][0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?", cell)
-    ):
-        return cell
-    return f"'{cell}"
+    formula = isinstance(cell, str) and re.match(_FORMULA, cell) and not re.fullmatch(_NUMBER, cell)
+    return f"'{cell}" if formula else cell
 
 
 def as_written(cell: str) -> str:
