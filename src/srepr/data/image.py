@@ -20,7 +20,7 @@ from PIL import Image, UnidentifiedImageError
 from srepr.errors import InputError
 from srepr.storage.outside import open_regular
 
-FORMATS = ("JPEG", "MPO", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000", "TGA", "ICO")
 """Formats that are decoded. Others of Pillow start programs (EPS) or have no pixels of their own."""
 LARGEST_FILE = 1 << 30
 LARGEST_IMAGE = 1 << 26

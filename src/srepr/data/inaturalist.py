@@ -58,7 +58,7 @@ def read_annotations(path: Path, classes: int) -> Listing:
     >>> read_annotations(path, classes=2)
     Listing(names=['a.jpg'], labels=array([1]))
     """
-    content = parse_json(read_text(path), f"{path} is not an annotation file: it")
+    content = parse_json(read_text(path), f"{path} is not an annotation file:")
     try:
         label_of = {entry["image_id"]: entry["category_id"] for entry in content["annotations"]}
         found = [(image["file_name"], label_of[image["id"]]) for image in content["images"]]

@@ -37,7 +37,7 @@ def json_rows(path: Path) -> Iterator[Row]:
             if not line.strip():
                 continue
             where = f"{path}, line {number}:"
-            found = parse_json(line, f"{where} this")
+            found = parse_json(line, where)
             if not isinstance(found, dict):
                 raise InputError(f'{where} not an object. Write {{"text": ..., "label": ...}}')
             if not isinstance(found.get("text", ""), str):

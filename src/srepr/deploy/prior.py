@@ -30,7 +30,7 @@ def read_prior(words: str, about: About) -> list[float]:
     # Not is_file of a Path, which fails on a list that is longer than a name may be.
     text = read_text(Path(words), LARGEST) if os.path.isfile(words) else words  # noqa: PTH113
     if text.lstrip().startswith("{"):
-        shares = parse_json(text, f"`prior` is {words[:60]!r}, which")
+        shares = parse_json(text, f"`prior` is {words[:60]!r}, which is")
         missing = next((name for name in names if name not in shares), None)
         check(missing is None, f"`prior` has no number for the class {missing!r}. Give one for each class.")
         found = [shares[name] for name in names]

@@ -91,18 +91,18 @@ def read_text(path: Path, largest: int = LARGEST_TEXT) -> str:
 
 
 def parse_json(text: str, where: str) -> Any:
-    """The value of a JSON text. `where` says where it stands, in the InputError about one that is none.
+    """The value of a JSON text. `where` begins the line of the InputError about one that is none.
 
-    >>> parse_json('{"wren": NaN}', "prior.json")
+    >>> parse_json('{"wren": NaN}', "prior.json is")
     Traceback (most recent call last):
-    srepr.errors.InputError: prior.json is not valid JSON (NaN is no number of JSON). Correct it
+    srepr.errors.InputError: prior.json is no JSON (NaN is no number of JSON). Correct it
     """
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
-        raise InputError(f"{where} is not usable JSON: it is nested too deeply. Correct it") from None
+        raise InputError(f"{where} no JSON that can be read (it is nested too deeply). Correct it") from None
     except ValueError as error:
-        raise InputError(f"{where} is not valid JSON ({str(error)[:200]}). Correct it") from None
+        raise InputError(f"{where} no JSON ({str(error)[:200]}). Correct it") from None
 
 
 def _no_constant(name: str) -> NoReturn:
