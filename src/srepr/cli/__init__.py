@@ -123,10 +123,11 @@ def traced(debug: bool) -> Iterator[None]:
 
 
 def _print_everything() -> None:
-    """Let standard output take every character, and srepr alone warn about large images, in the line about them."""
+    """Let standard output take every character, and leave it to srepr to say what is wrong with a file."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be UTF-8, terminals neither
         sys.stdout.reconfigure(errors="backslashreplace")
-    warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file")
 
 
 def in_flags(message: str, kind: type) -> str:

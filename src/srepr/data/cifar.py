@@ -129,7 +129,7 @@ def _bytes_of(path: Path, name: str) -> bytes:
     fix = f"Fetch it with: srepr data get {name} --data-dir DIR --force"
     check(path.exists(), f"{path} is missing. {fix}")
     with reading(path, fix), open_regular(path, LARGEST) as file:
-        return file.read(LARGEST)
+        return file.read()
 
 
 def _md5(content: bytes) -> str:
