@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import re
 import sys
@@ -126,6 +127,7 @@ def _print_everything() -> None:
     """Let standard output take every character, and leave it to srepr to say what is wrong with a file."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be UTF-8, terminals neither
         sys.stdout.reconfigure(errors="backslashreplace")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
     warnings.filterwarnings("ignore", module=r"PIL\.")
     warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file")
 

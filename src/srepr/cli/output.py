@@ -84,7 +84,7 @@ def results_table(results: Mapping[str, Mapping[str, Any]], about: str = "") -> 
         for name, column in COLUMNS.items():
             value = None if metrics.get(name) is None else float(metrics[name])
             cell = column.cell(value) + ("*" if value is not None and name in small else "")
-            cells.append(Text(cell, style="bold" if value is not None and value == best[name] else ""))
+            cells.append(Text(cell, style="bold") if value is not None and value == best[name] else cell)
         table.add_row(title_of(classifier), *cells)
     return table
 

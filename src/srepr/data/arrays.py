@@ -130,9 +130,13 @@ def _labels(path: Path, y: Arrays) -> tuple[Arrays, tuple[str, ...]]:
             )
     if y["train"].dtype.kind != "U":
         largest = max(int(labels.max()) for labels in y.values() if len(labels))
-        # Every class needs a training example, and there are fewer of them.
-        if largest >= sum(map(len, y.values())):
-            raise InputError(f"{path} has the label {largest:,}, more than it has examples. Number the classes 0..K-1")
+        if largest >= len(y["train"]):  # so at least one class is empty
+            there = np.unique(y["train"])
+            missing = np.flatnonzero(there != np.arange(len(there), dtype=there.dtype))
+            raise InputError(
+                f"empty class: '{missing[0] if len(missing) else len(there)}' has no training example in {path}, "
+                f"which has the label {largest}. Number the classes 0..K-1"
+            )
         return {p: labels.astype(np.int64) for p, labels in y.items()}, tuple(map(str, range(largest + 1)))
     every = np.concatenate(list(y.values()))
     names = np.unique(every)

@@ -75,7 +75,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is its folder a run made by `srepr train`?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8, and numbers of thousands of digits
         raise InputError(
             f"{path} is not valid JSON ({error}). Restore it, or train again into a new folder."
         ) from None
