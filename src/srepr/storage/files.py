@@ -101,13 +101,15 @@ _FORMULA = "'*[=+\\-@\t\r\n＝＋－＠]"
 def no_formula(cell: Any) -> Any:
     """A cell of a CSV file that no spreadsheet takes for a formula: words that begin like one get an apostrophe.
 
-    Numbers stay numbers, also those in words.
+    Numbers stay numbers, also those in words. Carriage returns, which not every writer of CSV quotes, become line breaks.
 
     >>> [no_formula(cell) for cell in ("=1+1", "wren", "-1.5", -1.5, "-wren", "'@wren")]
     ["'=1+1", 'wren', '-1.5', -1.5, "'-wren", "''@wren"]
     """
-    formula = isinstance(cell, str) and re.match(_FORMULA, cell) and not re.fullmatch(_NUMBER, cell)
-    return f"'{cell}" if formula else cell
+    if not isinstance(cell, str):
+        return cell
+    formula = re.match(_FORMULA, cell) and not re.fullmatch(_NUMBER, cell)
+    return ("'" if formula else "") + cell.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def as_written(cell: str) -> str:
