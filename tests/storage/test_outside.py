@@ -9,42 +9,26 @@ from srepr.errors import InputError, reading
 from srepr.storage.files import as_written, no_formula, write_csv
 from srepr.storage.outside import open_regular, open_text, parse_json, read_text
 
-CELLS = [
-    "=1+1",
-    "+a",
-    "-a",
-    "@a",
-    "\ta",
-    "\ra",
-    "＝1",
-    "'=a",
-    "''+a",
-    "wren",
-    "'tis",
-    "",
-    "-1",
-    "+2.5e3",
-    "a=b",
-    "-1+1",
-]
+FORMULAS = ["=1+1", "+a", "-a", "@a", "\ta", "\na", "＝1", "'=a", "''+a", "-1+1"]
+PLAIN = ["wren", "'tis", "", "-1", "+2.5e3", "a=b"]
 
 
 def test_words_that_look_like_a_formula_are_kept_apart_and_read_back(tmp_path):
-    assert [as_written(str(no_formula(cell))) for cell in CELLS] == CELLS
-    assert [no_formula(cell)[0] for cell in CELLS[:9]] == ["'"] * 9
-    assert [no_formula(cell) for cell in CELLS[9:-1]] == CELLS[9:-1]
+    assert [as_written(no_formula(cell)) for cell in FORMULAS + PLAIN] == FORMULAS + PLAIN
+    assert [no_formula(cell) for cell in FORMULAS + PLAIN] == [f"'{cell}" for cell in FORMULAS] + PLAIN
+    assert (no_formula("\ra"), no_formula("a\r\n=b\r=c")) == ("'\na", "a\n=b\n=c")
     assert [no_formula(number) for number in (-1.5, -2, None)] == [-1.5, -2, None]
-    write_csv(tmp_path / "t.csv", [{"path": cell, "label": "=x", "number": -1} for cell in CELLS])
+    write_csv(tmp_path / "t.csv", [{"path": cell, "label": "=x", "number": -1} for cell in FORMULAS + PLAIN])
     assert "'=x,-1" in (tmp_path / "t.csv").read_text()
     _, rows = csv_rows(tmp_path / "t.csv")
-    assert [row.cells["path"] for row in rows] == CELLS
+    assert [row.cells["path"] for row in rows] == FORMULAS + PLAIN
 
 
 def test_a_wide_header_over_many_rows_costs_no_more_than_the_file(tmp_path):
-    (tmp_path / "t.csv").write_text("path,label" + ",x" * 200_000 + "\n" + "a.jpg,b\n" * 200_000)
+    (tmp_path / "t.csv").write_text("path,label" + ",x" * 50_000 + "\n" + "a.jpg,b\n" * 50_000)
     begin = time.process_time()
     _, rows = csv_rows(tmp_path / "t.csv")
-    assert sum(1 for _ in rows) == 200_000
+    assert sum(1 for _ in rows) == 50_000
     assert time.process_time() - begin < 5
 
 

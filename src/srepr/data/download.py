@@ -64,8 +64,8 @@ def _download(url: str, partial: Path, size: int, progress: Progress | None) -> 
         partial.unlink()
         done = 0
     mirror = "Try again, or pass a mirror with `url`"
-    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310  (http only)
     try:
+        request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310
         with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
             if response.status != 206:
                 done = 0  # the server cannot resume and sends everything
