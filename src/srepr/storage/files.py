@@ -101,7 +101,7 @@ _FORMULA = "'*[=+\\-@\t\r\n＝＋－＠]"
 def no_formula(cell: Any) -> Any:
     """A cell of a CSV file that no spreadsheet takes for a formula: words that begin like one get an apostrophe.
 
-    Numbers stay numbers, also those in words. Carriage returns, which the CSV writer does not quote, become line breaks.
+    Numbers stay numbers, also those in words. Carriage returns, which are not quoted in CSV, become line breaks.
 
     >>> [no_formula(cell) for cell in ("=1+1", "wren", "-1.5", -1.5, "-wren", "'@wren")]
     ["'=1+1", 'wren', '-1.5', -1.5, "'-wren", "''@wren"]
