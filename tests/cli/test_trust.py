@@ -17,7 +17,7 @@ from srepr.errors import InputError
 from srepr.models import mlp, resnet8
 from srepr.run.checkpoints import save_classifier
 
-NOT_UTF8 = os.fsdecode(b"caf\xe9")
+NOT_UTF8 = os.fsdecode(b"bird\xe9")
 CONTENTS = {
     "empty": b"",
     "binary": bytes(range(256)) * 40,
@@ -116,17 +116,17 @@ def test_names_that_are_not_utf8_go_through_every_command(srepr, models, tmp_pat
     small = ["--network", "resnet8", "--epochs", 1, "--batch-size", 4, "--image-size", 16, "--protocol", "paper"]
     assert srepr("data", "check", birds).code == 0
     shown = srepr("data", "show", birds)
-    assert (shown.code, "caf\\udce9" in shown.out, "[red]owl" in shown.out) == (0, True, True)
+    assert (shown.code, "bird\\udce9" in shown.out, "[red]owl" in shown.out) == (0, True, True)
     assert srepr("train", birds, *small, "--out", run).code == 0
     assert srepr("retrain", run, "--method", "la").code == 0
     assert srepr("report", run, "-o", tmp_path / "report.html", "--no-dispersion").code == 0
     for out in (tmp_path / "p.csv", tmp_path / "p.jsonl"):
         assert srepr("predict", run, birds, "-o", out, "--workers", 0).code == 0
-    assert "caf\\udce9" in (tmp_path / "p.csv").read_text()
+    assert "bird\\udce9" in (tmp_path / "p.csv").read_text()
     rows = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert sorted(row["input"] for row in rows) == sorted(str(path) for path in birds.rglob("*.png"))
-    assert "caf\\udce9" in srepr("predict", run, birds, "--workers", 0).out
-    assert "caf\\udce9" in srepr("predict", run, tmp_path / NOT_UTF8).complaint
+    assert "bird\\udce9" in srepr("predict", run, birds, "--workers", 0).out
+    assert "bird\\udce9" in srepr("predict", run, tmp_path / NOT_UTF8).complaint
 
 
 def test_a_name_in_a_table_of_predictions_is_no_formula(srepr, models, tmp_path, monkeypatch):
@@ -214,5 +214,5 @@ def test_an_output_that_knows_no_other_letters_takes_every_name(tmp_path):
     words = [sys.executable, "-c", script, "data", "show", str(birds)]
     done = subprocess.run(words, capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (done.returncode, done.stderr) == (0, b"")
-    assert b"caf\\udce9" in done.stdout
+    assert b"bird\\udce9" in done.stdout
     assert main(["--version"]) == 0

@@ -78,6 +78,15 @@ def test_a_bomb_is_refused_before_it_is_decoded(tmp_path):
         decode(tmp_path / "bomb.png", 32, central_box)
 
 
+def test_a_large_jpeg_is_decoded_at_a_smaller_scale_unless_it_is_progressive(tmp_path):
+    side = int(LARGEST_IMAGE**0.5) + 1
+    image = Image.new("L", (side, side), 200)
+    image.save(tmp_path / "large.jpg")
+    assert decode(tmp_path / "large.jpg", 32, central_box).getpixel((0, 0)) == (200, 200, 200)
+    image.save(tmp_path / "bomb.jpg", progressive=True)
+    assert "pixels, more than" in why_bad(tmp_path / "bomb.jpg")
+
+
 def test_what_is_no_regular_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     (tmp_path / "device.jpg").symlink_to("/dev/zero")

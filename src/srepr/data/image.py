@@ -24,7 +24,7 @@ FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM", "JPEG2000"
 """Formats that are decoded. Others of Pillow start programs (EPS) or have no pixels of their own."""
 LARGEST_FILE = 1 << 30
 LARGEST_IMAGE = 1 << 26
-"""Pixels of a decoded image, 8192 x 8192. A JPEG may have more if it is decoded at a smaller scale."""
+"""Pixels of a decoded image, 8192 x 8192. A JPEG that is not progressive may have more, decoded at a smaller scale."""
 _CONVERTED = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV"}
 _BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
 """Tags of TIFF."""
@@ -48,6 +48,8 @@ def open_image(path: str | Path) -> Iterator[Image.Image]:
             raise InputError("it is no image in a format that srepr reads") from None
         with image:
             check_mode(image)
+            if image.info.get("progressive"):  # decoded in full, at whatever scale
+                check_size(image)
             yield image
 
 
