@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from srepr.errors import check
+from srepr.errors import check, check_finite
 
 Protocol = Literal["paper", "holdout"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
@@ -48,11 +48,10 @@ class Optim:
     """Fraction of the epochs after which weights are captured."""
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check(self.name in ("sgd", "adamw"), f"`name` is {self.name!r}: choose 'sgd' or 'adamw'")
         check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
         check(self.swa_lr > 0, f"`swa_lr` is {self.swa_lr}: it must be above 0")
-        for name in ("lr", "swa_lr"):
-            check(vars(self)[name] < math.inf, f"`{name}` is infinite: it must be a finite number")
         check(0 < self.body <= 1, f"`body` is {self.body}: it must be above 0 and at most 1")
         check(self.clip is None or self.clip > 0, f"`clip` is {self.clip}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")
@@ -120,6 +119,7 @@ class Machine:
     """Minutes between checkpoints within an epoch; does not change the result."""
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check(self.devices >= 1, f"`devices` is {self.devices}: at least 1 is needed")
         check(self.num_nodes >= 1, f"`num_nodes` is {self.num_nodes}: at least 1 is needed")
         check(self.workers >= 0, f"`workers` is {self.workers}: it must not be negative")
@@ -166,6 +166,7 @@ class Train:
     """Random seed."""
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check(self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
         check(self.batch_size >= 2, f"`batch_size` is {self.batch_size}: BatchNorm needs at least 2")
         check(self.mixup >= 0, f"`mixup` is {self.mixup}: it must not be negative")
@@ -254,6 +255,7 @@ class Retrain:
     """Random seed."""
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check(self.epochs is None or self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
         check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")

@@ -4,7 +4,10 @@ A message names Python arguments in backticks. The command line shows them as th
 """
 
 import difflib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -38,3 +41,37 @@ def check(holds: bool, complaint: str) -> None:
     """
     if not holds:
         raise InputError(complaint)
+
+
+def check_finite(settings: object) -> None:
+    """Raise an InputError if one of the settings is an infinite number, or none.
+
+    >>> from types import SimpleNamespace
+    >>> check_finite(SimpleNamespace(lr=float("inf")))
+    Traceback (most recent call last):
+    srepr.errors.InputError: `lr` is inf: it must be a finite number
+    """
+    for name, value in vars(settings).items():
+        finite = not isinstance(value, float) or math.isfinite(value)
+        check(finite, f"`{name}` is {value}: it must be a finite number")
+
+
+@contextmanager
+def reading(path: str | Path, fix: str = "Replace it by a valid file") -> Iterator[None]:
+    """Turn whatever goes wrong while a file from outside is read into an InputError that names the file.
+
+    Readers say what is wrong with a file wherever they can foresee it. This is for the rest.
+
+    >>> with reading("birds.json"):
+    ...     {}["label"]
+    Traceback (most recent call last):
+    srepr.errors.InputError: birds.json cannot be read (KeyError: 'label'). Replace it by a valid file
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}). {fix}") from error
+    except Exception as error:  # a hostile file can make a parser raise anything
+        raise InputError(f"{path} cannot be read ({type(error).__name__}: {str(error)[:200]}). {fix}") from error

@@ -1,5 +1,7 @@
 """Tables in the paper's digits, the best of each column in bold; one for each view of a test part."""
 
+from rich.text import Text
+
 from srepr.cli.output import results_table, show_results
 
 SGD = {"many": 0.7, "medium": None, "few": 0.1, "acc": 0.5, "balanced_acc": 0.4, "nll": 1.5, "ece": 0.2}
@@ -12,7 +14,7 @@ def rows(table):
 
 
 def bold(cell):
-    return f"[bold]{cell}[/bold]"
+    return Text(cell, style="bold")
 
 
 def test_the_best_of_each_column_is_bold():
@@ -29,7 +31,7 @@ def test_one_row_has_no_best_and_a_name_of_its_own():
 def test_an_infinite_likelihood_is_read_back_from_json():
     """results.json holds it as a string."""
     first, second = rows(results_table({"sgd": {**SGD, "nll": "inf"}, "swa": SWA}))
-    assert (first[6], second[6]) == ("inf", "[bold]1.250[/bold]")
+    assert (first[6], second[6]) == ("inf", bold("1.250"))
 
 
 def test_a_network_without_a_test_part_has_dashes():

@@ -3,6 +3,7 @@ import io
 import re
 import tarfile
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -35,9 +36,9 @@ GOOD = archive_of(
 
 
 class Server(ThreadingHTTPServer):
-    """Serves `content`; may ignore Range, or hang up after `cut` bytes."""
+    """Serves `content`; may ignore Range, hang up after `cut` bytes, lie about the length, or never end."""
 
-    content, ranges, cut, status = GOOD, True, None, 200
+    content, ranges, cut, status, length, endless = GOOD, True, None, 200, None, False
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -55,11 +56,15 @@ class Handler(BaseHTTPRequestHandler):
             return
         body = server.content[start:]
         self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body)))
+        if not server.endless:
+            self.send_header("Content-Length", server.length or str(len(body)))
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
         self.end_headers()
         self.wfile.write(body[: server.cut])
+        with suppress(OSError):  # until the other side hangs up
+            while server.endless:
+                self.wfile.write(bytes(1 << 16))
 
     def log_message(self, *args):
         pass
@@ -80,7 +85,7 @@ def official(monkeypatch):
     """Makes an archive the official one."""
 
     def make(content=GOOD):
-        layout = replace(LAYOUTS["cifar100-lt"], md5=hashlib.md5(content).hexdigest())
+        layout = replace(LAYOUTS["cifar100-lt"], md5=hashlib.md5(content).hexdigest(), size=len(content))
         monkeypatch.setitem(LAYOUTS, "cifar100-lt", layout)
 
     make()
@@ -198,3 +203,33 @@ def test_other_data_sets_say_where_they_come_from(tmp_path):
         InputError, match=r"mnist is not a data set that can be fetched. Known: cifar10-lt, cifar100-lt"
     ):
         get("mnist", tmp_path)
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1e9", "9" * 5000])
+def test_a_length_that_is_no_number_is_not_believed(server, official, tmp_path, length):
+    server.length, server.protocol_version = length, "HTTP/1.0"
+    try:
+        assert_complete(get("cifar100-lt", tmp_path, url=server.url))
+    except InputError as error:  # some lengths end the answer too early
+        assert "download" in str(error)  # noqa: PT017
+
+
+def test_a_download_without_an_end_stops_at_the_size_of_the_archive(server, official, tmp_path):
+    server.endless = True
+    with pytest.raises(InputError, match=rf"sends more than the {len(GOOD):,} bytes of the official archive"):
+        get("cifar100-lt", tmp_path, url=server.url)
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= len(GOOD)
+
+
+def test_what_was_left_of_something_larger_is_thrown_away(server, official, tmp_path):
+    (tmp_path / "cifar-100-binary.tar.gz.partial").write_bytes(bytes(len(GOOD) + 1))
+    assert_complete(get("cifar100-lt", tmp_path, url=server.url))
+    assert server.asked == [None]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[", "http://a b/", "http://" + "a" * 300 + "/", "http://:x/", "http://\ud800/"]
+)
+def test_an_address_that_is_none_is_one_line(tmp_path, url):
+    with pytest.raises(InputError, match="was interrupted"):
+        get("cifar100-lt", tmp_path, url=url)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import logging
 import os
 import re
 import sys
+import traceback
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Protocol, cast, get_args, get_origin, get_type_hints
 
@@ -26,7 +29,7 @@ from srepr.cli.report import ReportCommand
 from srepr.cli.reproduce import ReproduceCommand
 from srepr.cli.retrain import RetrainCommand
 from srepr.cli.train import TrainCommand, train_default
-from srepr.errors import InputError, unknown
+from srepr.errors import InputError, check, unknown
 
 USAGE = """usage: srepr COMMAND ...
 
@@ -45,10 +48,12 @@ Long-tailed classification: better accuracy on rare classes, and calibrated prob
   srepr import CHECKPOINT --out R          another project's checkpoint as a run folder, read without executing it
   srepr doctor                             what this machine supports
 
-Every command takes --help. Example: srepr train digits-lt --out runs/digits --baseline
+Every command takes --help, and --debug, which shows where in the code an error comes from.
+Example: srepr train digits-lt --out runs/digits --baseline
 """
 
 
+LONGEST_LINE = 2000
 POSITIONAL = get_args(tyro.conf.Positional[str])[1]
 
 
@@ -62,8 +67,11 @@ class Command(Protocol):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; exit code 0 is success, 2 is bad input, explained in one line on stderr."""
+    """Run one command; exit code 0 is success, 2 is bad input, explained in one line on stderr, 1 a bug of srepr."""
     words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    _print_everything()
     if not words or words[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
         return 0
@@ -74,8 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if kind is None:
             raise unknown("command", words[0], VERBS, hint=". See: srepr --help")
-        parse(words[0], words[1:]).run()
-        sys.stdout.flush()
+        with traced(debug):
+            parse(words[0], words[1:]).run()
+            sys.stdout.flush()
     except InputError as error:
         return complain(str(error) if kind is None else in_flags(str(error), kind))
     except BrokenPipeError:  # the reader has seen enough; Python would complain about the rest
@@ -86,13 +95,41 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         complain("stopped. The same command resumes from the last checkpoint.")
         return 130
+    except Exception as error:  # readers name the file that they cannot read, so this is no file's fault
+        complain(
+            f"this is a bug of srepr ({type(error).__name__}: {error}). "
+            f"{'Please report it' if debug else 'Please report it with what --debug shows'}."
+        )
+        return 1
     return 0
 
 
 def complain(line: str) -> int:
-    """Print one line about bad input; returns its exit code."""
-    print(f"srepr: {' '.join(line.split())}", file=sys.stderr)
+    """Print one line about bad input; returns its exit code. What a terminal would obey or cannot print is escaped."""
+    words = " ".join(line.split())
+    shown = words if len(words) <= LONGEST_LINE else f"{words[:LONGEST_LINE]}..."
+    print("srepr:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown), file=sys.stderr)
     return 2
+
+
+@contextlib.contextmanager
+def traced(debug: bool) -> Iterator[None]:
+    """Print the traceback of an exception under --debug, before its one line."""
+    try:
+        yield
+    except Exception:
+        if debug:
+            traceback.print_exc()
+        raise
+
+
+def _print_everything() -> None:
+    """Let standard output take every character, and leave it to srepr to say what is wrong with a file."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be UTF-8, terminals neither
+        sys.stdout.reconfigure(errors="backslashreplace")
+    logging.getLogger("PIL").addHandler(logging.NullHandler())
+    warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file")
 
 
 def in_flags(message: str, kind: type) -> str:
@@ -141,7 +178,7 @@ def parse(verb: str, words: Sequence[str]) -> Command:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
+            command = tyro.cli(
                 kind,
                 args=list(words),
                 prog=f"srepr {verb}",
@@ -153,6 +190,9 @@ def parse(verb: str, words: Sequence[str]) -> Command:
         if not exit_.code:
             raise
         raise InputError(f"{in_one_line(complaint.getvalue())} See: srepr {verb} --help") from None
+    workers = getattr(command, "workers", 0)
+    check(workers >= 0, f"`workers` is {workers}: it must not be negative. See: srepr {verb} --help")
+    return command
 
 
 def in_one_line(box: str) -> str:

@@ -31,7 +31,8 @@ def show(renderable: object) -> None:
     """
     from rich.console import Console
 
-    console = Console(highlight=False)
+    # Names of classes and files are shown as they are, whatever rich's markup would make of them.
+    console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = max(console.width, 100)
     console.print(renderable)
@@ -62,6 +63,7 @@ def results_table(results: Mapping[str, Mapping[str, Any]], about: str = "") -> 
     Groups that are too small to judge are marked, and no classifier is the best in them.
     """
     from rich.table import Table
+    from rich.text import Text
 
     from srepr.methods import title as title_of
     from srepr.metrics import COLUMNS
@@ -82,7 +84,7 @@ def results_table(results: Mapping[str, Mapping[str, Any]], about: str = "") -> 
         for name, column in COLUMNS.items():
             value = None if metrics.get(name) is None else float(metrics[name])
             cell = column.cell(value) + ("*" if value is not None and name in small else "")
-            cells.append(f"[bold]{cell}[/bold]" if value is not None and value == best[name] else cell)
+            cells.append(Text(cell, style="bold") if value is not None and value == best[name] else cell)
         table.add_row(title_of(classifier), *cells)
     return table
 

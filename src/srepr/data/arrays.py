@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,12 @@ import numpy.typing as npt
 from srepr.data.dataset import TEST_FRACTION, LongTailData
 from srepr.data.examples import ArrayExamples
 from srepr.data.longtail import stratified_holdout
-from srepr.errors import InputError
+from srepr.data.numpy_files import Archive
+from srepr.errors import InputError, reading
 
 Arrays = dict[str, npt.NDArray[Any]]
+_CHECKED = 1 << 22
+"""Numbers that are looked at together."""
 
 _SUFFIXES = {"train": "_train", "validation": "_val", "test": "_test"}
 
@@ -35,7 +37,7 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
     ((4,), ('crow', 'wren'), 8, 2)
     """
     x, y = _by_part(path)
-    x = {part: checked_inputs(f"x{_SUFFIXES[part]} in {path}", values) for part, values in x.items()}
+    x = {part: as_float32(checked_inputs(f"x{_SUFFIXES[part]} in {path}", values)) for part, values in x.items()}
     y, class_names = _labels(path, y)
     for part in x:
         if len(x[part]) != len(y[part]) or x[part].shape[1:] != x["train"].shape[1:]:
@@ -57,55 +59,52 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
 
 def read_labelled(path: Path, class_names: tuple[str, ...]) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Inputs and labels to evaluate a network with these classes: x_test and y_test, or x and y."""
-    arrays = open_arrays(path)
+    arrays = Archive(path)
     suffix = "_test" if "x_test" in arrays else ""
-    if not {f"x{suffix}", f"y{suffix}"} <= arrays.keys():
-        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}. It must hold x and y, or x_test and y_test")
+    if f"x{suffix}" not in arrays or f"y{suffix}" not in arrays:
+        raise InputError(f"{path} holds {arrays}. It must hold x and y, or x_test and y_test")
     x, y = checked_inputs(f"x{suffix} in {path}", arrays[f"x{suffix}"]), arrays[f"y{suffix}"]
-    if y.dtype.kind == "U":
+    if y.dtype.kind == "U" and y.ndim == 1:
         numbers = {name: number for number, name in enumerate(class_names)}
-        y = np.array([numbers.get(name, -1) for name in y.tolist()])
-    if y.shape != (len(x),) or y.dtype.kind not in "iu" or (len(y) and not 0 <= y.min() <= y.max() < len(class_names)):
+        with reading(path):  # words may hold what is no character
+            y = np.array([numbers.get(name, -1) for name in y.tolist()], dtype=np.int64)
+    if (
+        not len(x)
+        or y.shape != (len(x),)
+        or y.dtype.kind not in "iu"
+        or not 0 <= y.min() <= y.max() < len(class_names)
+    ):
         raise InputError(f"the labels in {path} are not those of {len(class_names)} classes, one for each input")
     return x, y.astype(np.int64)
 
 
-def open_arrays(path: Path) -> Arrays:
-    """Arrays of an .npz file by name. A file with pickled objects is rejected."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return dict(archive)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} cannot be read: {error}. Write it with numpy.savez, without object arrays"
-        ) from error
-
-
 def _by_part(path: Path) -> tuple[Arrays, Arrays]:
-    arrays = open_arrays(path)
-    found = ", ".join(arrays) or "nothing"
-    if "x" in arrays and "y" in arrays:
-        arrays = {"x_train": arrays["x"], "y_train": arrays["y"]}
-    parts = {part: suffix for part, suffix in _SUFFIXES.items() if "x" + suffix in arrays and "y" + suffix in arrays}
+    arrays = Archive(path)
+    whole = "x" in arrays and "y" in arrays
+    suffixes = {"train": ""} if whole else _SUFFIXES
+    parts = {part: suffix for part, suffix in suffixes.items() if "x" + suffix in arrays and "y" + suffix in arrays}
     if "train" not in parts:
-        raise InputError(f"{path} holds {found}. It must hold x and y, or x_train, y_train, x_test and y_test")
+        raise InputError(f"{path} holds {arrays}. It must hold x and y, or x_train, y_train, x_test and y_test")
     return {p: arrays["x" + s] for p, s in parts.items()}, {p: arrays["y" + s] for p, s in parts.items()}
 
 
 def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Convert images to uint8 [N, C, H, W] and vectors to float32 [N, D] or [N, M, D]; `what` names the array."""
+    """Images as uint8 [N, C, H, W], and vectors [N, D] or [N, M, D] of finite numbers; `what` names the array."""
     # An array of more representations than dimensions is more likely one of images that are not uint8.
     several = x.ndim == 3 and x.dtype.kind == "f" and 0 < x.shape[1] < x.shape[2]
     if (x.ndim == 2 and x.dtype.kind in "fiub") or several:
-        vectors = x.astype(np.float32)
-        broken = np.flatnonzero(~np.isfinite(vectors).all(axis=tuple(range(1, x.ndim))))
-        if len(broken):
-            raise InputError(f"{what}: row {broken[0]} has a NaN or infinite value. Replace it, or drop the row")
-        return vectors
+        rows = max(1, _CHECKED // x[:1].size) if len(x) else 1
+        for start in range(0, len(x), rows):
+            values = as_float32(x[start : start + rows])
+            broken = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, x.ndim))))
+            if len(broken):
+                row = start + broken[0]
+                raise InputError(f"{what}: row {row} has a NaN or infinite value. Replace it, or drop the row")
+        return x
     if x.dtype == np.uint8 and x.ndim == 3:
         return x[:, None]
     if x.dtype == np.uint8 and x.ndim == 4 and x.shape[3] in (1, 3):
-        return np.ascontiguousarray(x.transpose(0, 3, 1, 2))
+        return np.moveaxis(x, 3, 1)
     if x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] in (1, 3):
         return x
     raise InputError(
@@ -114,19 +113,32 @@ def checked_inputs(what: str, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
     )
 
 
+def as_float32(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Vectors as float32, in the order of C; images stay as they are. Numbers that are too large become infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(x, dtype=x.dtype if x.ndim == 4 else np.float32)
+
+
 def _labels(path: Path, y: Arrays) -> tuple[Arrays, tuple[str, ...]]:
+    for labels in y.values():
+        numbers = labels.dtype.kind in "iu" and y["train"].dtype.kind in "iu"
+        words = labels.dtype.kind == y["train"].dtype.kind == "U"
+        if labels.ndim != 1 or not len(y["train"]) or not (numbers or words) or (numbers and (labels < 0).any()):
+            raise InputError(
+                f"the labels in {path} are {labels.dtype} {labels.shape}. "
+                "Pass class numbers 0..K-1 or class names, [N]"
+            )
+    if y["train"].dtype.kind != "U":
+        largest = max(int(labels.max()) for labels in y.values() if len(labels))
+        if largest >= len(y["train"]):  # so at least one class is empty
+            there = np.unique(y["train"])
+            missing = np.flatnonzero(there != np.arange(len(there), dtype=there.dtype))
+            raise InputError(
+                f"empty class: '{missing[0] if len(missing) else len(there)}' has no training example in {path}, "
+                f"which has the label {largest}. Number the classes 0..K-1"
+            )
+        return {p: labels.astype(np.int64) for p, labels in y.items()}, tuple(map(str, range(largest + 1)))
     every = np.concatenate(list(y.values()))
-    if (
-        every.ndim != 1
-        or not len(y["train"])
-        or every.dtype.kind not in "iuU"
-        or (every.dtype.kind != "U" and every.min() < 0)
-    ):
-        raise InputError(
-            f"the labels in {path} are {every.dtype} {every.shape}. Pass class numbers 0..K-1 or class names, [N]"
-        )
-    if every.dtype.kind != "U":
-        return {p: labels.astype(np.int64) for p, labels in y.items()}, tuple(map(str, range(int(every.max()) + 1)))
     names = np.unique(every)
     return {p: np.searchsorted(names, labels) for p, labels in y.items()}, tuple(names.tolist())
 

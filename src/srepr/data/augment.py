@@ -18,6 +18,7 @@ from PIL import Image
 from scipy.special import betaincinv
 from torch import Tensor
 
+from srepr.data.image import absence, as_rgb, open_image
 from srepr.errors import InputError
 
 Draws = npt.NDArray[np.float64]
@@ -126,8 +127,8 @@ def central_box(width: int, height: int, fraction: float = 224 / 256) -> Box:
 def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -> Image.Image:
     """Read an image file as RGB and resize the box chosen from its (width, height) to size x size.
 
-    A JPEG is decoded at 1/2, 1/4 or 1/8 scale if the box keeps `size` pixels: several times faster. Transparent pixels
-    become white. EXIF orientation is ignored, as in standard pipelines.
+    A JPEG is decoded at 1/2, 1/4 or 1/8 scale if the box keeps `size` pixels: several times faster. `srepr.data.image`
+    says how pixels become RGB. EXIF orientation is ignored, as in standard pipelines.
 
     >>> from tempfile import TemporaryDirectory
     >>> with TemporaryDirectory() as folder:
@@ -137,7 +138,7 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
     ((32, 32), (255, 255, 255))
     """
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             width, height = image.size
             box = choose_box(width, height)
             enough = math.ceil(width * size / (box[2] - box[0])), math.ceil(height * size / (box[3] - box[1]))
@@ -145,26 +146,9 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
             if draft is not None:
                 shrunk = draft[1][2] / width
                 box = (box[0] * shrunk, box[1] * shrunk, box[2] * shrunk, box[3] * shrunk)
-            scaled: Image.Image = _opaque(image).resize((size, size), Image.Resampling.BILINEAR, box)
+            scaled: Image.Image = as_rgb(image).resize((size, size), Image.Resampling.BILINEAR, box)
             return scaled
     except FileNotFoundError:
         raise InputError(f"{path} {absence(path)}. Restore it, or skip it with `skip_bad_images`") from None
     except Exception as error:  # decoders raise almost anything on broken bytes
         raise InputError(f"{path} cannot be decoded: {error}. Remove it, or skip it with `skip_bad_images`") from error
-
-
-def absence(path: str | Path) -> str:
-    """How a file is missing: it does not exist, or a link leads nowhere.
-
-    >>> absence("nowhere.jpg")
-    'does not exist'
-    """
-    return f"is a broken link to {Path(path).readlink()}" if Path(path).is_symlink() else "does not exist"
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    """The image as RGB on white: what lies under transparent pixels is arbitrary, mostly black."""
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")

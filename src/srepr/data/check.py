@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from srepr.data import folder, table
@@ -9,7 +10,7 @@ from srepr.data.cifar import wrong_files
 from srepr.data.cifar_files import LAYOUTS
 from srepr.data.files import Survey, reasons, why_bad
 from srepr.data.sources import NAMED, load
-from srepr.errors import InputError
+from srepr.errors import InputError, reading
 
 
 def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str]:
@@ -25,9 +26,10 @@ def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str
             wrong = wrong_files(str(source), Path(data_dir))
             if wrong:
                 return wrong
-        path = Path(source)
-        if str(source) not in NAMED and (path.is_dir() or (path.suffix == ".csv" and path.is_file())):
-            return faults((folder if path.is_dir() else table).survey(path))
+        path, is_folder = Path(source), os.path.isdir(source)  # noqa: PTH112 (that of a Path fails on long names)
+        if str(source) not in NAMED and (is_folder or (path.suffix == ".csv" and os.path.isfile(path))):  # noqa: PTH113
+            with reading(path):
+                return faults((folder if is_folder else table).survey(path))
         data = load(source, data_dir=data_dir, skip_bad_images=True)
     except InputError as error:
         return [str(error)]

@@ -18,9 +18,13 @@ from srepr.data.cifar_files import LAYOUTS, PIXELS, Layout
 from srepr.data.dataset import LongTailData
 from srepr.data.examples import ArrayExamples
 from srepr.data.longtail import Labels
-from srepr.errors import InputError
+from srepr.errors import InputError, check, reading
+from srepr.storage.outside import open_regular
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+
+LARGEST = 200_000_000
+"""Bytes of a file; the official ones have up to 153,700,000."""
 
 Images = npt.NDArray[np.uint8]
 
@@ -73,7 +77,7 @@ def wrong_files(name: str, data_dir: Path) -> list[str]:
         if (folder / file).is_file()
         else f"{folder / file} is missing"
         for file, md5 in checksums.items()
-        if not (folder / file).is_file() or _md5((folder / file).read_bytes()) != md5
+        if not (folder / file).is_file() or _md5(_bytes_of(folder / file, name)) != md5
     ]
 
 
@@ -122,10 +126,10 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _bytes_of(path: Path, name: str) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"{path} is missing. Fetch it with: srepr data get {name} --data-dir DIR --force") from None
+    fix = f"Fetch it with: srepr data get {name} --data-dir DIR --force"
+    check(path.exists(), f"{path} is missing. {fix}")
+    with reading(path, fix), open_regular(path, LARGEST) as file:
+        return file.read()
 
 
 def _md5(content: bytes) -> str:

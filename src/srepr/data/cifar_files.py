@@ -14,6 +14,8 @@ class Layout:
     url: str
     md5: str
     """md5 of the binary archive at `url`."""
+    size: int
+    """Bytes of that archive."""
     folder: str
     train: dict[str, str]
     """Binary training files and their md5."""
@@ -30,6 +32,7 @@ class Layout:
 CIFAR10 = Layout(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     md5="c32a1d4ab5d03f1284b67883e8d87530",
+    size=170_052_171,
     folder="cifar-10-batches-bin",
     train={
         "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
@@ -56,6 +59,7 @@ CIFAR10 = Layout(
 CIFAR100 = Layout(
     url="https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
     md5="03b5dce01913d631647c71ecec9e9cb8",
+    size=168_513_733,
     folder="cifar-100-binary",
     train={"train.bin": "6172c7755cfe09b2fe270c85cebc1b15"},
     test={"test.bin": "4499cfba6c016c1be1438163640a0898"},

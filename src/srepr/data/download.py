@@ -13,7 +13,7 @@ from pathlib import Path
 
 from srepr.data.cifar_files import LAYOUTS, Layout
 from srepr.data.sources import catalogue
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes downloaded so far and the total, which is None if the server does not send it."""
@@ -49,37 +49,41 @@ def get(
         return folder
     archive = Path(data_dir) / f"{layout.folder}.tar.gz.partial"
     archive.parent.mkdir(parents=True, exist_ok=True)
-    _download(url or layout.url, archive, progress)
+    _download(url or layout.url, archive, layout.size, progress)
     _verify(archive, layout.md5)
     _unpack(archive, folder, layout)
     archive.unlink()
     return folder
 
 
-def _download(url: str, partial: Path, progress: Progress | None) -> None:
+def _download(url: str, partial: Path, size: int, progress: Progress | None) -> None:
     if not url.startswith(("https://", "http://")):
         raise InputError(f"{url} is not a download URL. It must start with https:// or http://")
     done = partial.stat().st_size if partial.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310  (http only)
+    if done > size:  # what is there is something else
+        partial.unlink()
+        done = 0
+    mirror = "Try again, or pass a mirror with `url`"
     try:
+        request = urllib.request.Request(url, headers={"Range": f"bytes={done}-"} if done else {})  # noqa: S310
         with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310
             if response.status != 206:
                 done = 0  # the server cannot resume and sends everything
-            length = response.headers["Content-Length"]
-            total = done + int(length) if length else None
+            total = None if response.length is None else done + response.length
             with partial.open("ab" if done else "wb") as out:
                 while chunk := response.read(_CHUNK):
-                    out.write(chunk)
                     done += len(chunk)
+                    check(done <= size, f"{url} sends more than the {size:,} bytes of the official archive. {mirror}")
+                    out.write(chunk)
                     if progress:
                         progress(done, total)
     except urllib.error.HTTPError as error:
         if error.code == 416 and done:
             return  # nothing left to send; the checksum decides if the file is whole
-        raise InputError(
-            f"{url} answers {error.code} {error.reason}. Try again, or pass a mirror with `url`"
-        ) from error
-    except (OSError, HTTPException) as error:
+        raise InputError(f"{url} answers {error.code} {error.reason}. {mirror}") from error
+    except InputError:
+        raise
+    except (OSError, HTTPException, ValueError) as error:  # a malformed address or answer is a ValueError
         raise InputError(f"the download of {url} was interrupted: {error}. Run the same command to resume") from error
     if total is not None and done < total:
         raise InputError(

@@ -28,16 +28,17 @@ from srepr.data.about import About
 from srepr.data.augment import (
     CROP_DRAWS,
     Box,
-    absence,
     central_box,
     decode,
     normalise,
     pad_crop_flip,
     random_resized_crop_box,
 )
+from srepr.data.image import absence
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
+from srepr.storage.outside import check_regular
 
 View = tuple[int, int]
 
@@ -128,7 +129,7 @@ class Examples(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ArrayExamples(Examples):
-    """Examples in memory: images uint8 [N, C, H, W], vectors float32 [N, D], or several vectors for each [N, M, D].
+    """Examples in an array: images uint8 [N, C, H, W], vectors [N, D], or several vectors for each [N, M, D].
 
     Images are augmented under a view. Vectors are not; if there are several for each example, a view takes one of
     them, and without a view the example is their mean.
@@ -168,7 +169,8 @@ class ArrayExamples(Examples):
 
     def load(self, indices: Indices, view: View | None = None) -> Tensor:
         """Normalised float32 inputs at `indices`; augmented if `view` is set."""
-        inputs = torch.from_numpy(self.inputs[indices])
+        images = self.inputs.ndim == 4
+        inputs = torch.from_numpy(np.asarray(self.inputs[indices], dtype=np.uint8 if images else np.float32))
         if inputs.ndim == 3:
             inputs = inputs.mean(1) if view is None else inputs[:, view[1] % inputs.shape[1]]
         if inputs.ndim == 2:
@@ -301,11 +303,18 @@ def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
     Traceback (most recent call last):
     srepr.errors.InputError: nowhere/1.jpg does not exist. Restore it, or skip it with `skip_bad_images`
     """
+    return np.array([_size(root / name) for name in names], dtype=np.int64)
+
+
+def _size(path: Path) -> int:
     try:
-        return np.array([(root / name).stat().st_size for name in names], dtype=np.int64)
-    except FileNotFoundError as error:
-        name = error.filename
-        raise InputError(f"{name} {absence(name)}. Restore it, or skip it with `skip_bad_images`") from None
+        found = path.stat()
+        check_regular(path, found)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{path} {absence(path)}. Restore it, or skip it with `skip_bad_images`") from None
+    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
+        raise InputError(f"{path} cannot be read: {error}. Correct it, or skip it with `skip_bad_images`") from None
+    return found.st_size
 
 
 def sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image
 
-from srepr.data.augment import absence, central_box, decode
+from srepr.data.augment import central_box, decode
 from srepr.data.dataset import LongTailData
 from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples, file_sizes
+from srepr.data.image import absence, check_size, open_image
 from srepr.data.longtail import Labels
 from srepr.errors import InputError
 from srepr.progress import Progress
+from srepr.storage.outside import open_text
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 SMALL = 64
@@ -54,15 +55,17 @@ def read_list(path: Path, classes: int) -> Listing:
     Listing(names=['val/a b.jpg', 'val/c.jpg'], labels=array([0, 1]))
     """
     names, labels = [], []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        name, _, label = line.strip().rpartition(" ")
-        if not (name and label.isdecimal() and int(label) < classes):
-            raise InputError(
-                f"{path}, line {number}: {line[:80]!r} is not a path and a label from 0 to {classes - 1}. "
-                "Fix the line, or use the official list"
-            )
-        names.append(name)
-        labels.append(int(label))
+    numbers = {str(k): k for k in range(classes)}
+    with open_text(path) as lines:
+        for number, line in enumerate(lines, start=1):
+            name, _, label = line.strip().rpartition(" ")
+            if not (name and label.isdecimal() and (label.lstrip("0") or "0") in numbers):
+                raise InputError(
+                    f"{path}, line {number}: {line.strip()[:80]!r} is not a path and a label from 0 to {classes - 1}. "
+                    "Fix the line, or use the official list"
+                )
+            names.append(name)
+            labels.append(numbers[label.lstrip("0") or "0"])
     return Listing(names, np.array(labels, dtype=np.int64))
 
 
@@ -76,8 +79,9 @@ def images_in(folder: Path) -> Iterator[Path]:
 def why_bad(path: Path) -> str | None:
     """Why an image file cannot be used, or None. A JPEG is decoded at 1/8 scale, for speed."""
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             image.draft(image.mode, (1, 1))
+            check_size(image)
             image.load()
     except FileNotFoundError:
         return absence(path)
@@ -133,7 +137,7 @@ def usual_side(root: Path, names: Sequence[str]) -> int:
     sides = []
     for name in names[:: max(1, len(names) // LOOKED_AT)]:
         # Decoders raise almost anything; a bad image is reported where it is decoded.
-        with suppress(Exception), Image.open(root / name) as image:
+        with suppress(Exception), open_image(root / name) as image:
             sides.append(min(image.size))
     return max(8, int(np.median(sides))) if sides else LARGEST
 

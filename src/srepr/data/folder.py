@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from srepr.data.augment import absence
 from srepr.data.dataset import LongTailData
 from srepr.data.files import Listing, Survey, images_in, surveyed
+from srepr.data.image import absence
 
 
 def read(folder: Path, *, image_size: int | None = None, skip_bad_images: bool = False) -> LongTailData:

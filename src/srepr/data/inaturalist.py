@@ -6,7 +6,6 @@ annotation files list the images.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from srepr.data.dataset import LongTailData
 from srepr.data.files import LARGEST, Listing, image_data, read_list
 from srepr.errors import InputError
+from srepr.storage.outside import parse_json, read_text
 
 CLASSES = 8142
 _FILES = {
@@ -52,26 +52,23 @@ def read(data_dir: Path, *, image_size: int | None = None, skip_bad_images: bool
 def read_annotations(path: Path, classes: int) -> Listing:
     """Read a COCO-style annotation file: images[].file_name, annotations[].category_id.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     content = {"images": [{"id": 5, "file_name": "a.jpg"}], "annotations": [{"image_id": 5, "category_id": 1}]}
-    ...     _ = Path(folder, "val2018.json").write_text(json.dumps(content))
-    ...     read_annotations(Path(folder, "val2018.json"), classes=2)
+    >>> path = getfixture("tmp_path") / "val2018.json"
+    >>> text = '{"images": [{"id": 5, "file_name": "a.jpg"}], "annotations": [{"image_id": 5, "category_id": 1}]}'
+    >>> _ = path.write_text(text)
+    >>> read_annotations(path, classes=2)
     Listing(names=['a.jpg'], labels=array([1]))
     """
+    content = parse_json(read_text(path), f"{path} is not an annotation file:")
     try:
-        content = json.loads(path.read_text())
         label_of = {entry["image_id"]: entry["category_id"] for entry in content["annotations"]}
-        names = [image["file_name"] for image in content["images"]]
-        labels = np.array([label_of[image["id"]] for image in content["images"]], dtype=np.int64)
-    except (ValueError, KeyError, TypeError) as error:
+        found = [(image["file_name"], label_of[image["id"]]) for image in content["images"]]
+    except (KeyError, TypeError) as error:
         raise InputError(
             f"{path} is not an annotation file: {type(error).__name__} {error}. Download the official file"
         ) from error
-    wrong = np.flatnonzero((labels < 0) | (labels >= classes))
-    if len(wrong):
-        raise InputError(
-            f"{path}: {names[wrong[0]]} has label {labels[wrong[0]]}, not one from 0 to {classes - 1}. "
-            "Use the official file"
-        )
-    return Listing(names, labels)
+    for name, label in found:
+        if not isinstance(name, str) or type(label) is not int or not 0 <= label < classes:
+            raise InputError(
+                f"{path}: {name!s:.80} has label {label!s:.80}, not one from 0 to {classes - 1}. Use the official file"
+            )
+    return Listing([name for name, _ in found], np.array([label for _, label in found], dtype=np.int64))

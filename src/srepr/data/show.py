@@ -40,7 +40,7 @@ def show(data: LongTailData) -> RenderableType:
     )
     if data.skipped:
         heading += f"\n{len(data.skipped):,} unreadable files skipped"
-    return Group(heading, split, "", _histogram(data))
+    return Group(Text(heading), split, "", _histogram(data))
 
 
 def _histogram(data: LongTailData) -> Table:
@@ -55,7 +55,7 @@ def _histogram(data: LongTailData) -> Table:
         group = next(name for name, inside in groups([mean]).items() if inside[0])
         first, last = data.class_names[members[0]], data.class_names[members[-1]]
         picture.add_row(
-            first if len(members) == 1 else f"{first} .. {last}",
+            Text(first if len(members) == 1 else f"{first} .. {last}"),
             Text(_bar(mean / counts.max()), style=COLOURS[group]),
             f"{mean:,.0f}",
         )

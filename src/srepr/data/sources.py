@@ -6,6 +6,7 @@ read the source -> subsample the training set -> hold out a validation set, unde
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from srepr.data.dataset import LongTailData, held_out_test
 from srepr.data.longtail import exponential_counts, step_counts, stratified_holdout, subsample
-from srepr.errors import InputError, unknown
+from srepr.errors import InputError, reading, unknown
 
 Counts = npt.NDArray[np.int64]
 
@@ -164,8 +165,8 @@ def _read(
 ) -> LongTailData:
     path = Path(source)
     if entry is None:
-        kind = "" if path.is_dir() else path.suffix or "no suffix"
-        if not path.exists():
+        kind = "" if os.path.isdir(path) else path.suffix or "no suffix"  # noqa: PTH112
+        if not os.path.exists(path):  # noqa: PTH110 (that of a Path fails on names that no file can have)
             raise unknown("data set", source, NAMED, hint=", or the path of a folder, .csv, .jsonl or .npz")
         if kind not in OWN:
             raise InputError(f"{path} is not a folder, .csv, .jsonl or .npz file. Use one of these formats")
@@ -180,7 +181,8 @@ def _read(
     read = import_module(f"srepr.data.{entry.reader}").read
     takes = inspect.signature(read).parameters
     known = {**options, "name": entry.name}
-    data: LongTailData = read(path, **{name: value for name, value in known.items() if name in takes})
+    with reading(path):
+        data: LongTailData = read(path, **{name: value for name, value in known.items() if name in takes})
     return data
 
 

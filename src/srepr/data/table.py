@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, TextIO
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from srepr.data.dataset import LongTailData
 from srepr.data.files import Listing, Survey, surveyed
 from srepr.data.tokens import TextExamples
-from srepr.errors import InputError
+from srepr.errors import InputError, check
+from srepr.storage.files import as_written
+from srepr.storage.outside import open_text
 
 Kind = Literal["path", "text"]
+COLUMNS = ("path", "text", "label", "split")
 _PARTS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 
 
@@ -36,8 +38,7 @@ def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = F
     Traceback (most recent call last):
     srepr.errors.InputError: ...birds.csv, line 3: the label is empty. Fill it in, or remove the line
     """
-    rows = csv_rows(path)
-    columns = next(rows).cells
+    columns, rows = csv_rows(path)
     if kind_of(columns) == "text":
         return text_data(path, rows, columns)
     found = listed(path, rows, columns, "path")
@@ -46,12 +47,11 @@ def read(path: Path, *, image_size: int | None = None, skip_bad_images: bool = F
 
 def survey(path: Path) -> Survey:
     """The images or texts in the table, and what is wrong with its lines."""
-    rows = csv_rows(path)
-    columns = next(rows).cells
+    columns, rows = csv_rows(path)
     return listed(path, rows, columns, kind_of(columns))
 
 
-def text_data(path: Path, rows: Iterable[Row], columns: Iterable[str]) -> LongTailData:
+def text_data(path: Path, rows: Iterable[Row], columns: Collection[str]) -> LongTailData:
     """The data set of a file with a text in each row."""
     _, listings, class_names, faults = listed(path, rows, columns, "text")
     if faults:
@@ -63,29 +63,37 @@ def text_data(path: Path, rows: Iterable[Row], columns: Iterable[str]) -> LongTa
     )
 
 
-def csv_rows(path: Path) -> Iterator[Row]:
-    """The rows of a CSV file; the first is the header."""
-    with opened(path) as lines:
-        rows = csv.DictReader(lines)
-        columns = [name or "" for name in rows.fieldnames or []]
-        yield Row(1, dict.fromkeys(columns, ""))
-        for row in rows:
-            yield Row(rows.line_num, {name: row[name] or "" for name in columns})
+def csv_rows(path: Path) -> tuple[set[str], Iterator[Row]]:
+    """Which of the columns `path`, `text`, `label` and `split` a CSV file has, and its rows with these cells alone."""
+    lines = csv_cells(path)
+    _, header = next(lines, (1, []))
+    places = {name: place for place, name in enumerate(header) if name in COLUMNS}
+    for name in places:
+        check(header.count(name) == 1, f"{path} has several columns {name!r}. Remove all but one")
+
+    def rows() -> Iterator[Row]:
+        for line, cells in lines:
+            yield Row(line, {name: cells[place] for name, place in places.items() if place < len(cells)})
+
+    return set(places), rows()
 
 
-@contextmanager
-def opened(path: Path) -> Iterator[TextIO]:
-    """A text file; if it is not UTF-8, or no CSV file, that is an InputError."""
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as lines:
-            yield lines
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not UTF-8. Save it in that encoding") from None
-    except csv.Error as error:
-        raise InputError(f"{path} cannot be read: {error}. Write it with a tool that quotes its cells") from None
+def csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """The line where it ends and the cells of each row of a CSV file, the header first; blank lines are left out.
+
+    An apostrophe that keeps a cell from being a formula is taken off (`srepr.storage.files.no_formula`).
+    """
+    with open_text(path) as lines:
+        rows = csv.reader(lines)
+        try:
+            for cells in rows:
+                if cells:
+                    yield rows.line_num, [as_written(cell) for cell in cells]
+        except csv.Error as error:
+            raise InputError(f"{path} cannot be read: {error}. Write it with a tool that quotes its cells") from None
 
 
-def kind_of(columns: Iterable[str]) -> Kind:
+def kind_of(columns: Collection[str]) -> Kind:
     """What a row holds beside its label: a path or a text.
 
     >>> kind_of(["text", "label"]), kind_of(["path", "label"])
@@ -94,7 +102,7 @@ def kind_of(columns: Iterable[str]) -> Kind:
     return "text" if "text" in columns and "path" not in columns else "path"
 
 
-def listed(path: Path, rows: Iterable[Row], columns: Iterable[str], kind: Kind) -> Survey:
+def listed(path: Path, rows: Iterable[Row], columns: Collection[str], kind: Kind) -> Survey:
     """The paths or texts and their labels, by set, and what is wrong with the rows."""
     root = path.parent if kind == "path" else None
     for column in (kind, "label"):
@@ -116,7 +124,9 @@ def listed(path: Path, rows: Iterable[Row], columns: Iterable[str], kind: Kind) 
         faults.append(f"{path} has no training rows. Add some")
 
     known = set(labels["train"])
-    class_names = sorted(known, key=int) if all(label.isdecimal() for label in known) else sorted(known)
+    # As numbers, without making numbers of them: they may have thousands of digits.
+    numbers = all(label.isdecimal() for label in known)
+    class_names = sorted(known, key=(lambda name: (len(name.lstrip("0")), name)) if numbers else None)
     unknown = sorted({label for found in labels.values() for label in found} - known)
     faults += [f"{path}: class {name!r} has no training rows. Add some, or remove its rows" for name in unknown]
     number = {name: k for k, name in enumerate([*class_names, *unknown])}
@@ -127,7 +137,7 @@ def listed(path: Path, rows: Iterable[Row], columns: Iterable[str], kind: Kind) 
     return Survey(root, parts, class_names, faults)
 
 
-def _fault(cells: Mapping[str, str], columns: Iterable[str], kind: str) -> str:
+def _fault(cells: Mapping[str, str], columns: Collection[str], kind: str) -> str:
     """What is wrong with a row; empty if nothing is."""
     for column in (kind, "label", "split"):
         if column in columns and not cells.get(column, "").strip():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import numpy as np
 
 from srepr.data.about import About
 from srepr.data.dataset import LongTailData
-from srepr.data.table import Row, csv_rows, opened, text_data
+from srepr.data.table import COLUMNS, Row, csv_rows, text_data
 from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
+from srepr.storage.outside import open_text, parse_json
 
 TEXT_SUFFIXES = {".csv", ".jsonl", ".txt"}
 
@@ -26,25 +26,29 @@ def read(path: Path) -> LongTailData:
     ('3', 'wren')
     """
     rows = list(json_rows(path))
-    columns = {name for row in rows for name in row.cells} or {"text", "label"}
+    columns = {name for row in rows for name in row.cells} | (set() if rows else {"text", "label"})
     return text_data(path, rows, columns)
 
 
 def json_rows(path: Path) -> Iterator[Row]:
     """The objects in the lines of a file, with labels as words; blank lines are left out."""
-    with opened(path) as lines:
+    with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            try:
-                found = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"{path}, line {number}: no JSON ({error}). Write one object in each line") from None
+            where = f"{path}, line {number}:"
+            found = parse_json(line, where)
             if not isinstance(found, dict):
-                raise InputError(f'{path}, line {number}: not an object. Write {{"text": ..., "label": ...}}')
+                raise InputError(f'{where} not an object. Write {{"text": ..., "label": ...}}')
             if not isinstance(found.get("text", ""), str):
-                raise InputError(f"{path}, line {number}: the text is not a string. Put it in quotes")
-            yield Row(number, {name: "" if value is None else str(value) for name, value in found.items()})
+                raise InputError(f"{where} the text is not a string. Put it in quotes")
+            cells = {name: found[name] for name in COLUMNS if found.get(name) is not None}
+            for name, value in cells.items():
+                if not isinstance(value, str | int | float):
+                    raise InputError(f"{where} the {name} is not a word or a number. Correct it")
+                if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+                    raise InputError(f"{where} the {name} has half of a character (a lone surrogate). Correct it")
+            yield Row(number, {name: str(value) for name, value in cells.items()})
 
 
 def read_texts(path: Path) -> list[str]:
@@ -52,12 +56,12 @@ def read_texts(path: Path) -> list[str]:
     if path.suffix not in TEXT_SUFFIXES:
         raise InputError(f"{path}: this network reads texts. Pass them in a .csv, .jsonl or .txt file.")
     if path.suffix == ".txt":
-        with opened(path) as lines:
+        with open_text(path) as lines:
             return [line.strip() for line in lines if line.strip()]
     rows = json_rows(path)
     if path.suffix == ".csv":
-        rows = csv_rows(path)
-        if "text" not in next(rows).cells:
+        columns, rows = csv_rows(path)
+        if "text" not in columns:
             raise InputError(f"{path} has no column 'text'. It must hold the texts.")
     texts = []
     for line, cells in rows:
@@ -69,7 +73,11 @@ def read_texts(path: Path) -> list[str]:
 
 def read_labelled_texts(path: Path, about: About) -> TextExamples:
     """Texts with labels, to evaluate a network that knows these classes: the test set of the file, or all of it."""
-    data = read(path) if path.suffix == ".jsonl" else text_data(path, rows := csv_rows(path), next(rows).cells)
+    if path.suffix == ".jsonl":
+        data = read(path)
+    else:
+        columns, rows = csv_rows(path)
+        data = text_data(path, rows, columns)
     part = data.train if data.test is None else data.test
     assert isinstance(part, TextExamples)
     number = {name: k for k, name in enumerate(about.class_names)}

@@ -5,7 +5,6 @@ Inputs are prepared as for evaluation. Images are decoded on demand, so any numb
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from srepr.data.about import About
-from srepr.data.arrays import checked_inputs, open_arrays
-from srepr.data.augment import absence
+from srepr.data.arrays import checked_inputs
 from srepr.data.examples import ArrayExamples, Examples, FileExamples
 from srepr.data.files import IMAGE_SUFFIXES, SMALL, images_in
+from srepr.data.image import absence
+from srepr.data.numpy_files import Archive, map_array
+from srepr.data.table import csv_cells, csv_rows
 from srepr.data.texts import read_texts
 from srepr.data.tokens import TextExamples
-from srepr.errors import InputError
+from srepr.errors import InputError, reading
 
 
 class Unlabelled(NamedTuple):
@@ -46,9 +47,15 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
     ['0', '1']
     """
     for path in paths:
-        # A broken link to an image is a bad image.
-        if not path.exists() and not (path.is_symlink() and path.suffix.lower() in IMAGE_SUFFIXES):
+        # A broken link to an image is a bad image. (Not those of Path, which fail on names that no file can have.)
+        linked = os.path.islink(path) and path.suffix.lower() in IMAGE_SUFFIXES  # noqa: PTH114
+        if not os.path.exists(path) and not linked:  # noqa: PTH110
             raise InputError(f"{path} {absence(path)}. Pass images, folders, a CSV file or arrays.")
+    with reading(paths[0] if len(paths) == 1 else "one of the inputs"):
+        return _read(paths, about, skip_bad_images)
+
+
+def _read(paths: Sequence[Path], about: About, skip_bad_images: bool) -> Unlabelled:
     if about.tokenizer:
         return _from_texts([text for path in paths for text in read_texts(path)], about)
     arrays = [path for path in paths if path.suffix in (".npy", ".npz") or (path.suffix == ".csv" and _vectors(about))]
@@ -106,11 +113,10 @@ def _files(path: Path) -> list[tuple[str, Path]]:
         return [(str(file), file) for file in found]
     if path.suffix != ".csv":
         return [(str(path), path)]
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        rows = csv.DictReader(lines)
-        if "path" not in (rows.fieldnames or []):
-            raise InputError(f"{path} has no column 'path'. It must hold image paths relative to the file.")
-        names = [(row["path"] or "").strip() for row in rows]
+    columns, rows = csv_rows(path)
+    if "path" not in columns:
+        raise InputError(f"{path} has no column 'path'. It must hold image paths relative to the file.")
+    names = [cells.get("path", "").strip() for _, cells in rows]
     if "" in names:
         raise InputError(f"{path}, row {names.index('') + 1}: the path is empty. Fill it in, or remove the row.")
     return [(name, path.parent / name) for name in names]
@@ -127,31 +133,26 @@ def _from_array(path: Path, about: About) -> Unlabelled:
 
 
 def _array(path: Path) -> npt.NDArray[Any]:
-    if path.suffix == ".npz":
-        arrays = open_arrays(path)
-        for name in ("x", "x_test"):
-            if name in arrays:
-                return arrays[name]
-        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}. It must hold x.")
-    try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}. Write it with numpy.save, without objects.") from None
+    if path.suffix == ".npy":
+        return map_array(path)
+    arrays = Archive(path)
+    for name in ("x", "x_test"):
+        if name in arrays:
+            return arrays[name]
+    raise InputError(f"{path} holds {arrays}. It must hold x.")
 
 
 def _table(path: Path, columns: int) -> npt.NDArray[np.float64]:
     """Numbers of a CSV file with a header line; a column `label` is ignored."""
-    with path.open(newline="", encoding="utf-8-sig") as lines:
-        rows = csv.reader(lines)
-        kept = [place for place, name in enumerate(next(rows, [])) if name.strip() != "label"]
-        if len(kept) != columns:
-            raise InputError(f"{path} has {len(kept)} columns beside `label`, the network takes {columns} numbers.")
-        numbers = []
-        for row in rows:
-            try:
-                numbers.append([float(row[place]) for place in kept])
-            except (ValueError, IndexError):
-                raise InputError(
-                    f"{path}, line {rows.line_num}: not {columns} numbers. Complete the line, or remove it."
-                ) from None
+    rows = csv_cells(path)
+    _, header = next(rows, (1, []))
+    kept = [place for place, name in enumerate(header) if name.strip() != "label"]
+    if len(kept) != columns:
+        raise InputError(f"{path} has {len(kept)} columns beside `label`, the network takes {columns} numbers.")
+    numbers = []
+    for line, cells in rows:
+        try:
+            numbers.append([float(cells[place]) for place in kept])
+        except (ValueError, IndexError):
+            raise InputError(f"{path}, line {line}: not {columns} numbers. Complete the line, or remove it.") from None
     return np.array(numbers, dtype=np.float64).reshape(-1, columns)

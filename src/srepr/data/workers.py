@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from srepr.data.examples import ArrayExamples, Examples, View
 from srepr.data.longtail import Indices
 from srepr.data.tokens import TextExamples
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 
 
 def batches(
@@ -29,6 +29,7 @@ def batches(
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]] [1, 0]
     [[0.0, 1.0, 0.0]] [1]
     """
+    check(workers >= 0, f"`workers` is {workers}: it must not be negative")
     if workers == 0 or isinstance(examples, ArrayExamples | TextExamples):
         stream: Iterator[Tensor] = (examples.load(indices, view) for indices in batch_indices)
     else:

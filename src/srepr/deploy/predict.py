@@ -11,13 +11,15 @@ from typing import Literal, TextIO
 
 from srepr.classifier import Row
 from srepr.errors import InputError
-from srepr.storage.files import plain, write_whole
+from srepr.storage.files import no_formula, plain, write_whole
 
 Format = Literal["csv", "jsonl"]
 
 
 def write_rows(rows: Iterable[Row], names: Sequence[str], out: Path | None, form: Format) -> None:
     """Write rows as they come: a file appears when it is whole, standard output gets line by line.
+
+    In CSV, a name or label that a spreadsheet would take for a formula begins with an apostrophe.
 
     >>> write_rows([{"input": "1.jpg", "label": "wren"}], ["input", "label"], None, "csv")
     input,label
@@ -30,13 +32,13 @@ def write_rows(rows: Iterable[Row], names: Sequence[str], out: Path | None, form
             table.writeheader()
         for row in rows:
             if form == "csv":
-                table.writerow(row)
+                table.writerow({name: no_formula(value) for name, value in row.items()})
             else:
                 stream.write(json.dumps(plain(row), ensure_ascii=False) + "\n")
             stream.flush()
 
     def write_file(path: Path) -> None:
-        with path.open("w", newline="", encoding="utf-8") as stream:
+        with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as stream:
             write(stream)
 
     if out is None:

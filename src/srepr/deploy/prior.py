@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 from srepr.data.about import About
-from srepr.errors import InputError
+from srepr.errors import InputError, check
+from srepr.storage.outside import parse_json, read_text
+
+LARGEST = 1 << 22
+"""Bytes of a file."""
 
 
 def read_prior(words: str, about: About) -> list[float]:
@@ -23,16 +27,18 @@ def read_prior(words: str, about: About) -> list[float]:
         return [1.0] * len(names)
     if words == "train":
         return [float(count) for count in about.counts]
-    text = Path(words).read_text(encoding="utf-8") if Path(words).is_file() else words
+    # Not is_file of a Path, which fails on a list that is longer than a name may be.
+    text = read_text(Path(words), LARGEST) if os.path.isfile(words) else words  # noqa: PTH113
+    if text.lstrip().startswith("{"):
+        shares = parse_json(text, f"`prior` is {words[:60]!r}, which is")
+        missing = next((name for name in names if name not in shares), None)
+        check(missing is None, f"`prior` has no number for the class {missing!r}. Give one for each class.")
+        found = [shares[name] for name in names]
+    else:
+        found = text.strip("[] \r\n").replace(",", " ").split()
     try:
-        if text.lstrip().startswith("{"):
-            shares = json.loads(text)
-            numbers = [float(shares[name]) for name in names]
-        else:
-            numbers = [float(number) for number in text.strip("[] \n").replace(",", " ").split()]
-    except KeyError as missing:
-        raise InputError(f"`prior` has no number for the class {missing}. Give one for each class.") from None
-    except (ValueError, TypeError):
+        numbers = [float(share) for share in found]
+    except (ValueError, TypeError, OverflowError):
         raise InputError(
             f"`prior` is {words[:60]!r}: use uniform, train, a file, or a list of numbers like 0.7,0.2,0.1."
         ) from None

@@ -10,6 +10,7 @@ import csv
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
-    write_whole(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_whole(path, lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, content: object) -> None:
@@ -74,23 +75,50 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is its folder a run made by `srepr train`?") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also text that is not UTF-8, and numbers of thousands of digits
         raise InputError(
             f"{path} is not valid JSON ({error}). Restore it, or train again into a new folder."
         ) from None
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows with the same keys to a CSV file, whole or not at all; None is an empty cell."""
+    """Write rows with the same keys to a CSV file, whole or not at all; None is an empty cell, formulas are words."""
     first, *others = rows
 
     def write(temporary: Path) -> None:
-        with temporary.open("w", newline="", encoding="utf-8") as file:
-            table = csv.DictWriter(file, list(first), lineterminator="\n")
-            table.writeheader()
-            table.writerows([first, *others])
+        with temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+            table = csv.writer(file, lineterminator="\n")
+            table.writerow([no_formula(name) for name in first])
+            table.writerows([no_formula(row[name]) for name in first] for row in [first, *others])
 
     write_whole(path, write)
+
+
+_NUMBER = r"[+-][0-9]+(\.[0-9]+)?(e[+-]?[0-9]+)?"
+_FORMULA = "'*[=+\\-@\t\r\n＝＋－＠]"
+
+
+def no_formula(cell: Any) -> Any:
+    """A cell of a CSV file that no spreadsheet takes for a formula: words that begin like one get an apostrophe.
+
+    Numbers stay numbers, also those in words. Carriage returns, which are not quoted in CSV, become line breaks.
+
+    >>> [no_formula(cell) for cell in ("=1+1", "wren", "-1.5", -1.5, "-wren", "'@wren")]
+    ["'=1+1", 'wren', '-1.5', -1.5, "'-wren", "''@wren"]
+    """
+    if not isinstance(cell, str):
+        return cell
+    formula = re.match(_FORMULA, cell) and not re.fullmatch(_NUMBER, cell)
+    return ("'" if formula else "") + cell.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def as_written(cell: str) -> str:
+    """The words that `no_formula` made a cell of.
+
+    >>> [as_written(cell) for cell in ("'=1+1", "''@wren", "'tis")]
+    ['=1+1', "'@wren", "'tis"]
+    """
+    return cell[1:] if cell.startswith("'") and re.match(_FORMULA, cell) else cell
 
 
 def create_folder(path: Path) -> None:
