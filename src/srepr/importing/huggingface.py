@@ -225,16 +225,33 @@ def filled(
 
 
 def encoder_options(model: Any, tensors: Mapping[str, Tensor], trial: Tensor, task: Task) -> dict[str, Any]:
-    """The number of features of an encoder and, for images, its own pooling if it has one and the weights of it."""
+    """The number of features of an encoder, and how it is pooled: a text after several layers, an image by the
+    encoder's own pooling if it has one and the weights of it.
+    """
     missing = fill(model, tensors)
+    inputs = {"pixel_values": trial} if task == "image" else {"input_ids": trial.clamp(min=0)}
     with torch.no_grad():
-        output = model(pixel_values=trial) if task == "image" else model(input_ids=trial.clamp(min=0))
+        output = model(**inputs, output_hidden_states=task == "text")
     tokens = output.last_hidden_state
     options: dict[str, Any] = {"features": tokens.shape[1 if tokens.dim() == 4 else -1]}
-    if task == "image":
+    if task == "text":
+        hidden = getattr(output, "hidden_states", None) or ()
+        layers = pooled_layers(len(hidden) - 1)
+        if len(layers) > 1:
+            options = {"features": sum(hidden[layer].shape[-1] for layer in layers), "layers": layers}
+    else:
         own = getattr(output, "pooler_output", None) is not None
         options["pooling"] = "pooler" if own and not any("pooler" in name for name in missing) else "mean"
     return options
+
+
+def pooled_layers(count: int) -> list[int]:
+    """The layers of an encoder of texts that are pooled: the last, and those at two thirds and one third of its depth.
+
+    >>> pooled_layers(6), pooled_layers(12), pooled_layers(2), pooled_layers(1)
+    ([6, 4, 2], [12, 8, 4], [2, 1], [1])
+    """
+    return sorted({max(1, round(count * share / 3)) for share in (1, 2, 3)}, reverse=True)
 
 
 def fill(model: Any, tensors: Mapping[str, Tensor]) -> list[str]:

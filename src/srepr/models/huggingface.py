@@ -1,7 +1,7 @@
 """Networks of Hugging Face transformers, built from the content of their config.json, with logits as output.
 
     a classifier     AutoModelForImageClassification or AutoModelForSequenceClassification, as the config names it
-    an encoder       AutoModel -> pooling -> fc
+    an encoder       AutoModel -> pooling -> fc; of texts, pooled after several of its layers
 
 Images are [B, 3, H, W]. Texts are one tensor of token numbers [B, T], padded with -1 at the end: the network makes the
 attention mask itself. Only code of transformers runs, never code that comes with the weights.
@@ -9,7 +9,7 @@ attention mask itself. Only code of transformers runs, never code that comes wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -31,8 +31,9 @@ class HuggingFace(nn.Module):
 
     An encoder gives `features` numbers, from which `fc` makes the logits; for a classifier it is None. `pooling` makes
     one feature vector of an encoder's output: the `mean` of the tokens (those of the text, without the padding), the
-    first token (`cls`), or what the encoder itself offers (`pooler`). With `padded`, texts are always padded to
-    `length` tokens, for networks whose answer depends on it.
+    first token (`cls`), or what the encoder itself offers (`pooler`). With `layers`, the outputs of these layers are
+    pooled, each scaled to unit length, side by side: earlier ones know more about words, the last one more about
+    meaning. With `padded`, texts are always padded to `length` tokens, for networks whose answer depends on it.
     """
 
     def __init__(
@@ -42,11 +43,12 @@ class HuggingFace(nn.Module):
         task: Task,
         features: int | None,
         pooling: Pooling,
+        layers: Sequence[int],
         length: int,
         padded: bool,
     ) -> None:
         super().__init__()
-        self.task, self.pooling, self.length, self.padded = task, pooling, length, padded
+        self.task, self.pooling, self.layers, self.length, self.padded = task, pooling, layers, length, padded
         self.model: nn.Module = transformer(config, classes, task)
         settings: Any = self.model.config
         self.pad = settings.pad_token_id if task == "text" else 0
@@ -66,7 +68,9 @@ class HuggingFace(nn.Module):
                 inputs = F.pad(inputs, (0, self.length - inputs.shape[1]), value=-1)
             mask = inputs >= 0
             ids = torch.where(mask, inputs, self.pad)
-            output = self.model(input_ids=ids, attention_mask=mask.long())
+            output = self.model(
+                input_ids=ids, attention_mask=mask.long(), output_hidden_states=bool(self.layers) or None
+            )
         logits: Tensor = output.logits if self.fc is None else self.fc(self.pooled(output, mask))
         return logits
 
@@ -75,7 +79,13 @@ class HuggingFace(nn.Module):
         if self.pooling == "pooler":
             pooled: Tensor = output.pooler_output.flatten(1)
             return pooled
-        tokens: Tensor = output.last_hidden_state
+        if self.layers:
+            several = [self.one_vector(output.hidden_states[layer], mask) for layer in self.layers]
+            return torch.cat([F.normalize(vector, dim=1) for vector in several], 1)
+        return self.one_vector(output.last_hidden_state, mask)
+
+    def one_vector(self, tokens: Tensor, mask: Tensor | None) -> Tensor:
+        """The output of a layer [B, T, D] or [B, D, H, W] as [B, D]."""
         if tokens.dim() == 4:  # a map [B, L, H, W]
             return tokens.mean((2, 3))
         if self.pooling == "cls":
@@ -93,12 +103,14 @@ def huggingface(
     task: Task,
     features: int | None = None,
     pooling: Pooling = "mean",
+    layers: Sequence[int] = (),
     length: int = 256,
     padded: bool = False,
 ) -> HuggingFace:
     """The network that the content of a config.json describes, with random weights.
 
-    `features` is what an encoder gives; leave it out for a classifier.
+    `features` is what an encoder gives; leave it out for a classifier. `layers` are those that are pooled, by default
+    the last.
 
     >>> tiny = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20, "hidden_size": 8,
     ...         "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -106,7 +118,7 @@ def huggingface(
     >>> network(torch.tensor([[5, 6, 7], [8, -1, -1]])).shape
     torch.Size([2, 3])
     """
-    return HuggingFace(classes, config, task, features, pooling, length, padded)
+    return HuggingFace(classes, config, task, features, pooling, layers, length, padded)
 
 
 def library() -> Any:
