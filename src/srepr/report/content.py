@@ -121,9 +121,9 @@ def _facts(run: Run, settings: Mapping[str, Any]) -> str:
     """The run in one line."""
     train, part = run.data.train, run.part
     kind = "test" if run.data.test is not None else "held-out"
-    length = "frozen" if settings.get("freeze") == "body" else f"{settings['epochs']} epochs"
+    length = "frozen" if settings.get("freeze") == "body" else f"{settings.get('epochs', 0)} epochs"
     return (
-        f"{settings['network']}, {length}, seed {settings['seed']}: {len(train):,} training"
+        f"{settings['network']}, {length}, seed {settings.get('seed', 0)}: {len(train):,} training"
         f" examples of {len(train.class_names):,} classes, measured on {len(part):,} {kind} examples"
     )
 

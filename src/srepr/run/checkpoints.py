@@ -179,9 +179,9 @@ def read_about(path: Path, metadata: Mapping[str, str]) -> About:
     if "about" not in metadata:
         raise InputError(f"{path} does not say which network it holds. Use a model written by `srepr train`.")
     about = read_entry(path, metadata, "about", About)
-    channels, classes = about.shape[:1], len(about.class_names)
+    channels = about.shape[:1]
     problems = {
-        f"it has {len(about.counts)} counts of {classes} classes": len(about.counts) != classes or classes < 1,
+        "it has no classes": not about.class_names,
         "a class has a negative count": min(about.counts, default=0) < 0,
         f"inputs cannot have the shape {about.shape}"[:120]: not about.shape
         or min((*about.shape, *about.given)) < 1
@@ -278,4 +278,6 @@ def _filled(path: Path, network: nn.Module, tensors: dict[str, Tensor], about: A
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise InputError(f"{path} does not hold the {about.network} that it describes: {reason}") from None
+    if len(about.counts) != len(about.class_names):
+        raise InputError(f"{path} has {len(about.counts)} counts of {len(about.class_names)} classes. Make it again.")
     return _finite(path, network).eval()

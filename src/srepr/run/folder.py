@@ -30,7 +30,7 @@ from srepr.config import Data, Stage1, Train
 from srepr.data.sources import NAMED, load
 from srepr.errors import InputError, check
 from srepr.run.checkpoints import read_about
-from srepr.run.schema import StateNote, read_config, read_entry
+from srepr.run.schema import Facts, StateNote, read_config, read_entry
 from srepr.storage import schema
 from srepr.storage.files import adopt, create_folder, plain, read_json, write_json
 from srepr.storage.tensors import load_metadata, load_tensors, save_tensors
@@ -145,7 +145,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def read_fingerprint(path: Path) -> str:
     """The fingerprint of the data with which the run folder was made."""
-    return str(read_config(path).get("examples", {}).get("fingerprint"))
+    return str(read_json(path / "config.json", Facts).get("examples", {}).get("fingerprint"))
 
 
 def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
@@ -158,11 +158,11 @@ def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
         within = place / Path(source).name
         source = within if within.exists() else place
     try:
-        wanted: Data = schema.parsed(settings["data"], Data, "settings.data")
+        wanted: Data = schema.parsed(settings.get("data", {}), Data, "settings.data")
     except (schema.Mismatch, InputError) as error:
         raise InputError(f"{run / 'config.json'} is not as srepr writes it: {error}. Restore it.") from None
     options = {**asdict(wanted), "counts": wanted.counts or None}
-    data = load(source, data_dir=place, seed=settings["seed"], **options)
+    data = load(source, data_dir=place, seed=settings.get("seed", 0), **options)
     network = run / STAGE_1["swa"]
     if network.exists():
         data = data.prepared(read_about(network, load_metadata(network)))

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from srepr.config import Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
 from srepr.retraining import check_samples, choosable, retrain_head
@@ -51,6 +51,7 @@ def retrain_run(
     """
     read_settings(run)
     trained = read_config(run)["settings"]
+    check("epochs" in trained, f"{run / 'config.json'} does not say how many epochs were trained. Restore it.")
     if not (run / "results.json").exists():
         raise InputError(f"the training in {run} is not finished. Finish it with the `srepr train` that started it.")
     if not (run / STAGE_1[stage1]).exists():

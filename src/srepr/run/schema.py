@@ -29,32 +29,34 @@ class Examples(TypedDict, total=False):
 class _TrainedWith(TypedDict):
     source: str
     network: str
-    epochs: int
     batch_size: int
-    seed: int
-    data: dict[str, Any]
 
 
 class Settings(_TrainedWith, total=False):
     """The settings of a training, in config.json."""
 
+    epochs: int
+    seed: int
+    data: dict[str, Any]
     freeze: str
     optim: dict[str, Any]
     imported: dict[str, Any]
 
 
-class _Trained(TypedDict):
-    settings: Settings
-
-
-class Config(_Trained, total=False):
-    """The content of config.json."""
+class Facts(TypedDict, total=False):
+    """What config.json says beside the settings."""
 
     examples: Examples
     data_dir: str
     command: str
     versions: dict[str, str]
     machine: dict[str, Any]
+
+
+class Config(Facts):
+    """The content of config.json."""
+
+    settings: Settings
 
 
 class Bin(TypedDict):
@@ -140,6 +142,24 @@ class Note(_Made, total=False):
     dirichlet_temperature: float
     choice: Choice
     asked: Asked
+
+
+class _Sampled(TypedDict):
+    representation: str
+
+
+class _Lasted(TypedDict):
+    epochs: int
+    samples: int
+    on_the_fly: bool
+
+
+class Timed(TypedDict):
+    """What the time of a head is estimated from, in its note."""
+
+    method: _Sampled | Literal["auto"]
+    settings: _Lasted
+    metrics: Metrics
 
 
 class Point(TypedDict):
