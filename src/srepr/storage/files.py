@@ -8,6 +8,7 @@ any moment leaves either the old file or the new one. The JSON files and logs of
 from __future__ import annotations
 
 import csv
+import glob
 import json
 import math
 import os
@@ -28,6 +29,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     ['note.txt']
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if not _is_alive(left.suffixes[-2].removeprefix(".")):
+            left.unlink(missing_ok=True)
     try:
         write(temporary)
         with temporary.open("rb+") as file:
@@ -43,6 +47,17 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def _is_alive(process: str) -> bool:
+    """Whether a process of that number runs; the unfinished files of others are left over."""
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def write_text(path: Path, text: str) -> None:
