@@ -1,4 +1,4 @@
-"""What the commands do when the disk fails, the process dies, or bits flip: `python -m benchmarks.faults [PART ...]`.
+"""What the commands do when the disk fails, the process dies, or bits flip: `python -m benchmarks.faults`.
 
 Writes: a command runs in a child process, in which its 1st, 2nd, 3rd ... operation on the disk fails (ENOSPC, EIO) or
 ends the process (SIGKILL, with half of the file written). An operation is an open for writing, an fsync, a rename, a
@@ -8,7 +8,8 @@ written, and nothing that was there before may be lost.
 Bits: one bit of a file is flipped, at places all over it. The commands that read the file must refuse it in one line,
 or answer as if nothing had happened.
 
-A part is a command or `bits`; together they take some minutes. The table goes to standard output.
+`--parts` chooses commands, `bits` or `states` (of an unfinished training), `--every 10` takes one operation in ten,
+`--places` is the number of flipped bits in each file. The tables go to standard output, row by row.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import itertools
 import json
 import os
 import shutil
@@ -29,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import tyro
 
 from benchmarks import Table
 from srepr import representation
@@ -168,7 +171,7 @@ def timeless(value: Any) -> Any:
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
-def survive(name: str, words: Sequence[str], folder: Path) -> Iterator[dict[str, str | float]]:
+def survive(name: str, words: Sequence[str], folder: Path, every: int) -> Iterator[dict[str, str | float]]:
     """A row for each fault: how many operations failed in turn, and what came of it."""
     origin, work, complaints, fired = (folder / part for part in ("base", "work", "complaints", "fired"))
 
@@ -187,9 +190,7 @@ def survive(name: str, words: Sequence[str], folder: Path) -> Iterator[dict[str,
     expected, before = outcome(work), set(outcome(origin))
     for fault in FAULTS:
         counts: Counter[str] = Counter()
-        number = 0
-        while True:
-            number += 1
+        for number in itertools.count(1, every):
             fresh()
             fired.unlink(missing_ok=True)
             code = in_a_child(lambda number=number, fault=fault: disturbed(number, fault), complaints)  # type: ignore[misc]
@@ -225,7 +226,7 @@ def flipped(path: Path, places: int) -> Iterator[int]:
     path.write_bytes(whole)
 
 
-def bits(folder: Path, places: int = 12) -> Iterator[dict[str, str | float]]:
+def bits(folder: Path, places: int) -> Iterator[dict[str, str | float]]:
     """A row for each file of a run: how often a flipped bit was refused, or changed nothing."""
     work = folder / "bits"
     shutil.copytree(folder / "base", work)
@@ -241,7 +242,7 @@ def bits(folder: Path, places: int = 12) -> Iterator[dict[str, str | float]]:
             continue
         kind = {"cache": f"cache/*{name.suffix}", ".checksums": ".checksums/*"}.get(name.parts[0], name.as_posix())
         counts = kinds.setdefault(kind, Counter())
-        for place in flipped(Path("run") / name, places if len(kinds) < 9 else 4):
+        for place in flipped(Path("run") / name, places):
             damaged = (Path("run") / name).read_bytes()
             answers = []
             for words in readers:
@@ -263,7 +264,7 @@ def bits(folder: Path, places: int = 12) -> Iterator[dict[str, str | float]]:
         yield {"file": kind} | {column: f"{counts[column]}" for column in columns}
 
 
-def states(folder: Path, places: int = 12) -> Iterator[dict[str, str | float]]:
+def states(folder: Path, places: int) -> Iterator[dict[str, str | float]]:
     """A row for each file that a resume reads: the training must end with the bits of an undisturbed one."""
     work = folder / "states"
     work.mkdir()
@@ -304,22 +305,22 @@ def states(folder: Path, places: int = 12) -> Iterator[dict[str, str | float]]:
         }
 
 
-def main() -> None:
+def main(parts: tuple[str, ...] = (*COMMANDS, "bits", "states"), every: int = 1, places: int = 24) -> None:
+    """Inject the faults and print what came of them."""
     torch.set_num_threads(1)
     representation.CHECK_EVERY = 2
-    parts = sys.argv[1:] or [*COMMANDS, "bits", "states"]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name).resolve()
         (folder / "base").mkdir()
         base(folder / "base")
-        rows = [row for part in parts if part in COMMANDS for row in survive(part, COMMANDS[part], folder)]
-        tables = {"Writes": rows, "Bits": [*bits(folder)] if "bits" in parts else []}
-        tables["States"] = [*states(folder)] if "states" in parts else []
+        more = {"bits": bits, "states": states}
+        for part in parts:
+            found = survive(part, COMMANDS[part], folder, every) if part in COMMANDS else more[part](folder, places)
+            for number, row in enumerate(found):
+                lines = Table(title="", how="", rows=[row], verdicts=[]).markdown().splitlines()[4:7]
+                print(*(lines if not number else lines[2:]), sep="\n", flush=True)
         os.chdir("/")
-    for title, found in tables.items():
-        if found:
-            print(Table(title=title, how="", rows=found, verdicts=[]).markdown())
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)
