@@ -29,7 +29,7 @@ def of_bytes(content: bytes) -> str:
     >>> of_bytes(b"whole")
     'd35c10d541c3c98b'
     """
-    return xxhash.xxh3_64_hexdigest(content)
+    return str(xxhash.xxh3_64_hexdigest(content))
 
 
 def of_file(path: Path, hole: int | None = None) -> str:
@@ -43,7 +43,7 @@ def of_file(path: Path, hole: int | None = None) -> str:
     digest = xxhash.xxh3_64()
     with path.open("rb") as file:
         if not os.fstat(file.fileno()).st_size:
-            return digest.hexdigest()
+            return str(digest.hexdigest())
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapping, memoryview(mapping) as view:
             begin = 0
             if hole is not None:
@@ -53,7 +53,7 @@ def of_file(path: Path, hole: int | None = None) -> str:
             for start in range(begin - begin % CHUNK, len(view), CHUNK):
                 digest.update(view[max(start, begin) : start + CHUNK])
                 mapping.madvise(mmap.MADV_DONTNEED, start, min(CHUNK, len(view) - start))  # the pages count as memory
-    return digest.hexdigest()
+    return str(digest.hexdigest())
 
 
 def record_of(path: Path) -> Path | None:

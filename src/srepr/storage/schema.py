@@ -136,5 +136,5 @@ def _words(kind: Any) -> str:
 
 
 def _refuse(value: Any, name: str, expected: str) -> Any:
-    shown = {dict: "an object", list: "a list"}.get(type(value)) or ascii(value)[:60]
+    shown = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else ascii(value)[:60]
     raise Mismatch(f"{name or 'it'} is {shown}, not {expected}")
