@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -17,7 +18,7 @@ from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
 from srepr.data.workers import batches
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
 from srepr.objective import LARGEST_EXPONENT
 from srepr.progress import Progress
@@ -75,6 +76,7 @@ class Classifier(nn.Module):
         class_names: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
+        check(0 < temperature < math.inf, f"`temperature` is {temperature}: it must be a finite number above 0")
         self.model = model
         self.temperature = temperature
         self.about = about

@@ -337,13 +337,16 @@ class NetworkFeatures:
         }
 
     def read(self, source: Source) -> Any:
-        """The kept features [N, L] of a source, or None."""
-        array = self.store.read(self.describe(source), self.dtype)
-        return None if array is None else array.reshape(-1, self.length)
+        """The kept features [N, L] of a source, or None; also if they are not as many as the data."""
+        array, labels = self.store.read(self.describe(source), self.dtype), self.inputs.labels
+        if array is None or (labels is not None and array.size != len(labels) * self.length):
+            return None
+        return array.reshape(-1, self.length)
 
     def read_labels(self, view: int) -> Array | None:
-        """The kept labels [N] under a view, or None."""
-        return self.store.read(self.describe_labels(view), np.int64)
+        """The labels [N] under a view: the data's own, or the kept ones of a loader; None if they are not kept."""
+        kept, own = self.store.read(self.describe_labels(view), np.int64), self.inputs.labels
+        return kept if own is None else own if kept is not None and np.array_equal(kept, own) else None
 
 
 def feature_length(network: nn.Module, classifier: str) -> int:

@@ -1,9 +1,16 @@
 """Files appear whole or not at all, and come back as they were."""
 
+import contextlib
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kill import killed_in_rename
 
+from srepr.config import Train
 from srepr.errors import InputError
+from srepr.storage import checksums, schema
 from srepr.storage.files import read_json, write_json, write_whole
 from srepr.storage.tensors import load_tensors, save_tensors
 
@@ -75,3 +82,28 @@ def test_broken_json_is_named(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=r"config\.json is not valid JSON"):
         read_json(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("renamed", [False, True], ids=["before its rename", "after it"])
+def test_killed_in_any_write_a_file_and_its_checksum_still_agree(tmp_path, renamed):
+    path = tmp_path / "results.json"
+    (tmp_path / checksums.FOLDER).mkdir()
+    write_json(path, {"acc": 0.5})
+    found, number = [], 1
+    while killed_in_rename(lambda: write_json(path, {"acc": 0.75}), number, renamed=renamed):
+        found.append(read_json(path)["acc"])
+        number += 1
+    assert found == ([0.5, 0.75] if renamed else [0.5, 0.5])
+    assert read_json(path) == {"acc": 0.75}
+    assert names(tmp_path) == [".checksums", "results.json", "results.json"]  # what the killed ones left is gone
+    path.write_text('{"acc": 0.76}')
+    with pytest.raises(InputError, match=r"results\.json was damaged or changed after srepr wrote it"):
+        read_json(path)
+
+
+@settings(max_examples=40)
+@given(content=st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists))
+def test_a_type_is_met_or_a_mismatch_is_raised(content):
+    for kind in (int, float, str, list[int], dict[str, float | None], tuple[int, str], Train):
+        with contextlib.suppress(schema.Mismatch):
+            schema.parsed(content, kind)

@@ -57,7 +57,7 @@ class RetrainCommand:
     def run(self) -> None:
         """Re-train, then print the table."""
         from srepr.run.retrain import choices_made, retrain_run
-        from srepr.storage.files import read_json
+        from srepr.run.schema import read_results
 
         if self.name and len(self.method) > 1:
             raise InputError("`name` is for one method. Leave it out, or give one `method`.")
@@ -77,7 +77,7 @@ class RetrainCommand:
         )
         before: dict[str, Any] = {}
         if not self.json:
-            before = {self.stage1: read_json(self.run_folder / "results.json")[self.stage1]}
+            before = {self.stage1: read_results(self.run_folder).get(self.stage1, {})}
             for name, choice in choices_made(self.run_folder, results).items():
                 show_choice(name, choice)
         show_results({**before, **results}, str(self.run_folder), as_json=self.json)

@@ -16,6 +16,7 @@ from torch import Tensor
 from srepr.config import BATCH_SIZE
 from srepr.data.examples import Examples
 from srepr.data.loaders import split
+from srepr.data.longtail import Labels
 from srepr.data.sampling import chunks, epoch_batches
 from srepr.data.workers import batches
 from srepr.errors import InputError
@@ -37,6 +38,10 @@ class Inputs(Protocol):
 
     def fingerprint(self) -> str | None:
         """Identifies everything a sweep depends on; None if unknown, which disables caching."""
+
+    @property
+    def labels(self) -> Labels | None:
+        """The labels in the order of a sweep; None if they are known only after one."""
 
     def __len__(self) -> int: ...
 
@@ -74,6 +79,11 @@ class ExampleInputs:
         how = "first plain" if self.first_plain else "augmented" if self.augment else "plain"
         return f"{self._examples_fingerprint} {how} {self.seed}"
 
+    @property
+    def labels(self) -> Labels:
+        """The labels of the set."""
+        return self.examples.labels
+
     @cached_property
     def _examples_fingerprint(self) -> str:
         return self.examples.fingerprint()
@@ -88,6 +98,7 @@ class LoaderInputs:
 
     loader: Any
     seed: int
+    labels: None = None
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
         """Yield the batches in the loader's order."""

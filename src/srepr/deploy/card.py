@@ -17,9 +17,9 @@ from srepr.data.longtail import LIMITS, groups
 from srepr.methods import title
 from srepr.metrics import COLUMNS
 from srepr.run.checkpoints import load_facts
-from srepr.run.folder import provenance, read_settings
+from srepr.run.folder import provenance
 from srepr.run.load import find_head
-from srepr.storage.files import read_json
+from srepr.run.schema import read_config, read_results
 from srepr.views import VIEWS, footnotes, too_small
 
 
@@ -41,12 +41,13 @@ def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, An
 
 
 def _of_run(run: Path, head: str | None) -> dict[str, Any]:
-    config, settings = read_json(run / "config.json"), read_settings(run)
+    config = read_config(run)
+    settings = config["settings"]
     kept = ("source", "seed", "epochs", "batch_size", "mixup")
     name, note = find_head(run, head)
     results = run / "results.json"
     if not note:
-        note = {"metrics": read_json(results).get(name, {}) if results.exists() else {}}
+        note = {"metrics": read_results(run).get(name, {}) if results.exists() else {}}
     return {
         "head": name,
         "command": config.get("command"),

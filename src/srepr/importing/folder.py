@@ -15,7 +15,8 @@ from srepr.run.checkpoints import save_model, save_posterior
 from srepr.run.description import data_options
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1, data_facts, enter_run, provenance, sole_writer
-from srepr.storage.files import read_json, write_json
+from srepr.run.schema import read_results
+from srepr.storage.files import write_json
 
 
 def import_checkpoint(
@@ -63,5 +64,4 @@ def import_checkpoint(
             save_model(out / STAGE_1["swa"], network, about)
             save_posterior(out / "posterior.safetensors", posterior)
             write_json(out / "results.json", {"swa": metrics})
-    results: dict[str, dict[str, Any]] = read_json(out / "results.json")
-    return results
+    return read_results(out)

@@ -11,6 +11,7 @@ import numpy as np
 
 from srepr.bootstrap import change_intervals
 from srepr.data.longtail import groups
+from srepr.errors import InputError
 from srepr.methods import title
 from srepr.metrics import COLUMNS
 from srepr.report.mistakes import worst_classes
@@ -19,6 +20,7 @@ from srepr.run.analyze import default_classifier, run_draws, summary
 from srepr.run.classifiers import Run
 from srepr.run.folder import STAGE_1, flag, flatten
 from srepr.run.log import seconds_of_training
+from srepr.run.schema import Analysis, read_config, read_results
 from srepr.storage.files import read_json
 from srepr.views import VIEWS, footnotes, too_small
 
@@ -39,7 +41,9 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
     """
     head = run.choose(head, retrained=True)
     before, _, note = run.classifiers[head]
-    config, results = read_json(run.path / "config.json"), read_json(run.path / "results.json")
+    config, results = read_config(run.path), read_results(run.path)
+    for name in {before, head} - results.keys():
+        raise InputError(f"{run.path / 'results.json'} has no metrics of {name}. Add them with: srepr evaluate RUN")
     if run.data.test is None:
         results = {name: metrics.get("validation", metrics) for name, metrics in results.items()}
     part, counts = run.part, run.data.counts
@@ -117,9 +121,9 @@ def _facts(run: Run, settings: Mapping[str, Any]) -> str:
     """The run in one line."""
     train, part = run.data.train, run.part
     kind = "test" if run.data.test is not None else "held-out"
-    length = "frozen" if settings.get("freeze") == "body" else f"{settings['epochs']} epochs"
+    length = "frozen" if settings.get("freeze") == "body" else f"{settings.get('epochs', 0)} epochs"
     return (
-        f"{settings['network']}, {length}, seed {settings['seed']}: {len(train):,} training"
+        f"{settings['network']}, {length}, seed {settings.get('seed', 0)}: {len(train):,} training"
         f" examples of {len(train.class_names):,} classes, measured on {len(part):,} {kind} examples"
     )
 
@@ -127,9 +131,9 @@ def _facts(run: Run, settings: Mapping[str, Any]) -> str:
 def _spread(run: Run, head: str, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """The analysis of the draws: from `srepr analyze` if that was of this very head, or made now."""
     file = run.path / "analysis" / "analysis.json"
-    kept = read_json(file) if file.exists() else {}
+    kept = read_json(file, Analysis) if file.exists() else {}
     usual = (kept.get("head"), kept.get("classifier")) == (head, default_classifier(run, head))
-    same = usual and kept["metrics"]["after"]["nll"] == metrics["nll"]
+    same = usual and kept["metrics"]["after"].get("nll") == metrics.get("nll")
     found = kept if same else summary(run, run_draws(run, head=head, samples=SAMPLES))
     return {**{key: found[key] for key in ("samples", "ensemble", "single")}, **found["dispersion"]}
 
@@ -160,11 +164,11 @@ def as_typed(settings: Mapping[str, Any]) -> dict[str, str]:
 
 def _provenance(run: Run, config: Mapping[str, Any]) -> dict[str, str]:
     """What someone needs to make the run again."""
-    written = (run.path / STAGE_1["swa"]).stat().st_mtime
+    written, data = (run.path / STAGE_1["swa"]).stat().st_mtime, config.get("examples", {})
     return {
-        "command": config["command"],
-        "data": f"{config['examples']['name']}, sha256 {config['examples']['fingerprint']}",
-        "versions": ", ".join(f"{name} {version}" for name, version in config["versions"].items()),
-        "machine": ", ".join(f"{name} {value}" for name, value in config["machine"].items()),
+        "command": config.get("command", ""),
+        "data": f"{data.get('name', '')}, sha256 {data.get('fingerprint', '')}",
+        "versions": ", ".join(f"{name} {version}" for name, version in config.get("versions", {}).items()),
+        "machine": ", ".join(f"{name} {value}" for name, value in config.get("machine", {}).items()),
         "network written": datetime.fromtimestamp(written, timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
     }

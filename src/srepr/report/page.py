@@ -41,7 +41,7 @@ def write_report(
     described = []
     for name, folder in zip(names(folders), folders, strict=True):
         run = open_run(folder, data_dir=data_dir, workers=workers, quiet=quiet)
-        with sole_writer(folder):  # features that are not cached yet are written into it
+        with sole_writer(folder, reading=True):  # features that are not cached yet are written into it
             described.append({"name": name, **describe_run(run, head=head, dispersion=dispersion)})
     page = render(described)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,8 +16,9 @@ from srepr.data import load
 from srepr.representation import plan as epochs_of
 from srepr.reproduction.plan import Piece, Retraining, Training
 from srepr.run.description import describe
-from srepr.run.folder import head_notes, read_settings
+from srepr.run.folder import head_notes
 from srepr.run.log import read_log, seconds_of_training
+from srepr.run.schema import Timed, read_config
 from srepr.storage.files import read_json
 
 
@@ -30,7 +31,7 @@ def estimates(
     >>> [seconds for _, seconds in estimates([Training(run=out / "run", train=settings_for("digits-lt"))], out)]
     [None]
     """
-    earlier = {config.parent: read_settings(config.parent) for config in sorted(out.glob("*/*/config.json"))}
+    earlier = {file.parent: read_config(file.parent)["settings"] for file in sorted(out.glob("*/*/config.json"))}
 
     @cache
     def network_of(source: str, name: str) -> str:
@@ -78,7 +79,7 @@ def retraining_seconds(piece: Retraining, runs: Iterable[Path]) -> float | None:
     For a new name the heads with the same representation stand in. Heads share cached features, and only the first
     computes them: the mean over several heads spreads that time evenly.
     """
-    notes = {note: read_json(note) for run in runs for note in head_notes(run)}
+    notes = {note: read_json(note, Timed) for run in runs for note in head_notes(run)}
     timed = {note: content for note, content in notes.items() if "seconds" in content["metrics"]}  # not diverged
     settings, total = piece.settings, 0.0
     for name in piece.left:

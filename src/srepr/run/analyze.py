@@ -45,7 +45,7 @@ def analyze_run(
     """Analyze a head of a run and write everything to `out` (RUN/analysis); returns the content of analysis.json."""
     run = open_run(path, data_dir=data_dir, workers=workers, quiet=quiet)
     out = out or path / "analysis"
-    with sole_writer(path):
+    with sole_writer(path, reading=True):
         create_folder(out)
         draws = run_draws(run, head=head, classifier=classifier, samples=samples)
         analysis = summary(run, draws)

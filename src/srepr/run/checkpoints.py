@@ -1,16 +1,22 @@
 """One codec for every file of weights: networks, posteriors, heads and whole classifiers, as safetensors.
 
-A file says in its metadata what it holds; no file needs another to be read.
+A file says in its metadata what it holds; no file needs another to be read. What it says is not believed: building its
+network ends as soon as that is larger than the file, and weights that are not finite are refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 
 from srepr import heads
 from srepr.classifier import Classifier
@@ -18,10 +24,17 @@ from srepr.data.about import About
 from srepr.errors import InputError
 from srepr.models import build
 from srepr.models.cosine import Cosine
+from srepr.models.function import is_function
 from srepr.models.split import swap
 from srepr.posterior import Posterior
+from srepr.run.schema import Exported, read_entry
 from srepr.storage.files import plain
-from srepr.storage.tensors import below, load_tensors, save_tensors
+from srepr.storage.tensors import below, load_metadata, load_tensors, save_tensors
+
+LARGEST_INPUT = 1 << 26
+"""Numbers of one input: an image of 4096 x 4096 pixels."""
+LARGEST_SIZE = 1 << 24
+"""Of a layer, or of a number of layers."""
 
 
 def build_network(about: About) -> nn.Module:
@@ -51,8 +64,8 @@ def load_model(path: Path) -> tuple[nn.Module, About]:
     srepr.errors.InputError: .../model.safetensors does not exist. Is the training finished?
     """
     tensors, metadata = load_tensors(path)
-    about = _about(path, metadata)
-    return _filled(path, build_network(about), tensors, about), about
+    about = read_about(path, metadata)
+    return _filled(path, _built(path, about, tensors), tensors, about), about
 
 
 def save_posterior(path: Path, posterior: Posterior) -> None:
@@ -75,8 +88,11 @@ def load_posterior(path: Path, network: nn.Module) -> Posterior:
     """The posterior of a file written by `save_posterior`, around the network, whose buffers it keeps."""
     tensors, metadata = load_tensors(path)
     mean, variance = below("mean.", tensors), below("variance.", tensors)
-    classifier = metadata.get("classifier") or None
-    return Posterior.from_moments(network, mean, variance, int(metadata["count"]), classifier)
+    try:
+        count = read_entry(path, metadata, "count", int)
+        return Posterior.from_moments(network, mean, variance, count, metadata.get("classifier") or None)
+    except InputError as error:
+        raise InputError(f"{path} does not hold a posterior of this network: {error}") from None
 
 
 def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any]) -> None:
@@ -92,9 +108,14 @@ def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any]) -> None:
     save_tensors(path, head.state_dict(), {"kind": kind, "made of": json.dumps(made_of)})
 
 
-def load_head(path: Path) -> nn.Module:
-    """The head of a file written by `save_head`."""
-    return heads.from_tensors(load_tensors(path)[0]).requires_grad_(False)
+def load_head(path: Path, layer: nn.Module | None = None) -> nn.Module:
+    """The head of a file written by `save_head`; one that cannot take the place of `layer` is refused."""
+    tensors, _ = load_tensors(path)
+    head = _head(path, tensors).requires_grad_(False)
+    ours, theirs = ([*weight.shape] for weight in (tensors["weight"], getattr(layer, "weight", tensors["weight"])))
+    if ours != theirs:
+        raise InputError(f"{path} has weights {ours}, and its network takes {theirs}. Make the head again.")
+    return head
 
 
 def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]) -> None:
@@ -123,20 +144,29 @@ def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]
 def load_classifier(path: Path) -> Classifier:
     """The classifier of a file written by `save_classifier`, or the network of one written by `save_model`."""
     tensors, metadata = load_tensors(path)
-    about = _about(path, metadata)
-    network, shift = build_network(about), tensors.pop("shift", None)
+    about = read_about(path, metadata)
+    shift = tensors.pop("shift", None)
+    network = _built(path, about, tensors)
     # A network of stage 1 expects the classes as often as it saw them.
-    how = json.loads(metadata["classifier"]) if "classifier" in metadata else {"expects": about.counts}
+    how: dict[str, Any] = {"expects": about.counts}
     if "classifier" in metadata:
+        how = dict(read_entry(path, metadata, "classifier", Exported))
         own = below(f"{about.classifier}.", tensors)
-        swap(network, network.get_submodule(about.classifier), heads.from_tensors(own))
-    return ready(_filled(path, network, tensors, about), about, **how, shift=shift)
+        swap(network, _layer(path, network, about), _head(path, own))
+    classes = len(about.class_names)
+    expects = torch.tensor(how["expects"] or [1.0] * classes, dtype=torch.float64)
+    fits = shift is None or (shift.shape == (classes,) and (shift < math.inf).all() and (shift > -math.inf).any())
+    if len(expects) != classes or not (expects.isfinite() & (expects >= 0)).all() or not fits:
+        raise InputError(f"{path} has no class prior for {classes} classes. Export it again.")
+    try:
+        return ready(_filled(path, network, tensors, about), about, **how, shift=shift)
+    except InputError as error:
+        raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
 
 
 def load_facts(path: Path) -> dict[str, Any]:
     """What an exported file says about how it was made; empty for a plain network."""
-    facts: dict[str, Any] = json.loads(load_tensors(path)[1].get("facts", "{}"))
-    return facts
+    return read_entry(path, load_metadata(path), "facts", dict[str, Any], usual="{}")
 
 
 def ready(network: nn.Module, about: About, **options: Any) -> Classifier:
@@ -144,10 +174,102 @@ def ready(network: nn.Module, about: About, **options: Any) -> Classifier:
     return Classifier(network, about=about, **options).eval().requires_grad_(False)
 
 
-def _about(path: Path, metadata: Mapping[str, str]) -> About:
+def read_about(path: Path, metadata: Mapping[str, str]) -> About:
+    """The description of the network in a file of weights, from its metadata."""
     if "about" not in metadata:
         raise InputError(f"{path} does not say which network it holds. Use a model written by `srepr train`.")
-    return About.from_json(metadata["about"])
+    about = read_entry(path, metadata, "about", About)
+    channels = about.shape[:1]
+    problems = {
+        "it has no classes": not about.class_names,
+        "a class has a negative count": min(about.counts, default=0) < 0,
+        f"inputs cannot have the shape {about.shape}"[:120]: not about.shape
+        or min((*about.shape, *about.given)) < 1
+        or max(math.prod(about.shape), math.prod(about.given)) > LARGEST_INPUT,
+        "its normalisation is not finite": not all(map(math.isfinite, (*about.mean, *about.std))),
+        "its standard deviation is not above 0": min(about.std, default=1) <= 0,
+        "its normalisation does not fit its inputs": not {len(about.mean), len(about.std)} <= {0, 1, *channels},
+    }
+    for problem, found in problems.items():
+        if found:
+            raise InputError(f"{path} describes a network that cannot be: {problem}. Make it again.")
+    return about
+
+
+@contextmanager
+def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Refuse, within the block, to build a network with more parameters, or larger ones, than there are tensors."""
+    # With some room: layers may be replaced while a network is built, and a head takes the classifier's place.
+    tensors_left, numbers_left = 2 * len(tensors) + 64, 4 * sum(map(Tensor.numel, tensors.values())) + 65536
+
+    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal tensors_left, numbers_left
+        if parameter is not None and not is_lazy(parameter):
+            tensors_left, numbers_left = tensors_left - 1, numbers_left - parameter.numel()
+            if min(tensors_left, numbers_left) < 0:
+                raise InputError("it is larger than the file")
+
+    hook = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _built(path: Path, about: About, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The network of a file's description, built in vain for at most the size of the file."""
+    if is_function(about.network):
+        return build_network(about)  # code of the user, who knows how large its network is
+    try:
+        if any(size > LARGEST_SIZE for size in _integers(about.options)):
+            raise InputError("it is larger than the file")
+        with _no_larger_than(tensors):
+            network = build_network(about)
+    except InputError as error:
+        raise InputError(f"{path} does not hold the {about.network[:60]} that it describes: {error}") from None
+    except Exception as error:  # sizes of any kind: negative, text, beyond the memory
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise InputError(f"{path} does not hold the {about.network[:60]} that it describes: {reason}") from None
+    _layer(path, network, about)
+    return network
+
+
+def _integers(options: Any) -> Iterator[int]:
+    """The whole numbers in the options of a network."""
+    if isinstance(options, dict | list):
+        for value in options.values() if isinstance(options, dict) else options:
+            yield from _integers(value)
+    elif isinstance(options, int):
+        yield options
+
+
+def _layer(path: Path, network: nn.Module, about: About) -> nn.Module:
+    """The classifier of a network."""
+    layer: nn.Module | None = dict(network.named_modules()).get(about.classifier)
+    if layer is None or not about.classifier:
+        raise InputError(f"{path} does not hold the {about.network} that it describes: no layer {about.classifier!r}")
+    return layer
+
+
+def _head(path: Path, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """The head of these tensors."""
+    try:
+        head = heads.from_tensors(tensors)
+    except Exception as error:  # tensors that are missing, or of any shape
+        reason = f"{type(error).__name__}: {error}".splitlines()[-1].strip()[:200]
+        raise InputError(f"{path} does not hold a head ({reason}). Make it again.") from None
+    return _finite(path, head)
+
+
+def _finite(path: Path, module: nn.Module) -> nn.Module:
+    """The module, if its weights are finite; its other tensors may be infinite, as masks are."""
+    for name, tensor in module.state_dict().items():
+        if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.isnan().any():
+            raise InputError(f"{path}: the weight {name!r} is not a number. Train again.")
+    for name, parameter in module.named_parameters():
+        if not parameter.isfinite().all():
+            raise InputError(f"{path}: the weight {name!r} is not finite. Train again.")
+    return module
 
 
 def _filled(path: Path, network: nn.Module, tensors: dict[str, Tensor], about: About) -> nn.Module:
@@ -156,4 +278,6 @@ def _filled(path: Path, network: nn.Module, tensors: dict[str, Tensor], about: A
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise InputError(f"{path} does not hold the {about.network} that it describes: {reason}") from None
-    return network.eval()
+    if len(about.counts) != len(about.class_names):
+        raise InputError(f"{path} has {len(about.counts)} counts of {len(about.class_names)} classes. Make it again.")
+    return _finite(path, network).eval()

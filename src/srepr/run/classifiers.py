@@ -30,10 +30,10 @@ from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
 from srepr.representation import freeze
 from srepr.run import checkpoints
-from srepr.run.folder import STAGE_1, head_notes, load_run_data, read_settings, require_network
+from srepr.run.folder import STAGE_1, head_notes, is_writable, load_run_data, read_settings, require_network
 from srepr.run.load import choose_head, expected_prior
+from srepr.run.schema import read_note
 from srepr.storage.arrays import ArrayFolder
-from srepr.storage.files import read_json
 from srepr.views import Judged, judge
 
 
@@ -55,11 +55,18 @@ class Frozen:
     compiled: bool = False
     quiet: bool = False
 
+    @cached_property
+    def store(self) -> ArrayFolder:
+        """Where features are kept; those of a run that cannot be written to are kept for this process."""
+        folder = self.cache or self.run / "cache"
+        return ArrayFolder(folder) if self.cache or is_writable(self.run) else ArrayFolder(beside=folder)
+
     @property
     def layer(self) -> nn.Linear | Cosine:
         """The classifier of stage 1."""
         layer = self.network.get_submodule(self.about.classifier)
-        assert isinstance(layer, nn.Linear | Cosine)
+        if not isinstance(layer, nn.Linear | Cosine):
+            raise InputError(f"{self.run}: the classifier {self.about.classifier!r} is no linear layer. Train again.")
         return layer
 
     def features(
@@ -77,7 +84,7 @@ class Frozen:
             self.network,
             self.posterior,
             ExampleInputs(examples, seed, self.workers, augment, first_plain=augment and self.pretrained),
-            ArrayFolder(None if settings.on_the_fly else self.cache or self.run / "cache"),
+            ArrayFolder() if settings.on_the_fly else self.store,
             representation,
             settings,
             calibration=None if calibration is None else ExampleInputs(calibration, seed, self.workers),
@@ -194,8 +201,10 @@ def open_run(path: Path, *, data_dir: Path | None = None, workers: int = 0, quie
     for stage1, frozen in networks.items():
         classifiers[stage1] = TrainedClassifier(stage1, frozen.layer, {})
     for note in head_notes(path):
-        made = read_json(note)
+        made = read_note(note)
         if "diverged" not in made["metrics"]:
-            head = checkpoints.load_head(note.with_suffix(".safetensors"))
+            if made["stage1"] not in networks:
+                raise InputError(f"{note} is of the network {made['stage1']}, which {path} does not have. Restore it.")
+            head = checkpoints.load_head(note.with_suffix(".safetensors"), networks[made["stage1"]].layer)
             classifiers[note.stem] = TrainedClassifier(made["stage1"], head, made)
     return Run(path=path, data=data, networks=networks, classifiers=classifiers)

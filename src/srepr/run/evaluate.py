@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from srepr.data.examples import ArrayExamples, Examples
 from srepr.data.texts import read_labelled_texts
 from srepr.data.workers import batches
 from srepr.errors import InputError
-from srepr.metrics import LongTailMetrics, measure
+from srepr.metrics import COLUMNS, LongTailMetrics, measure
 from srepr.models.call import eval_mode
 from srepr.progress import Progress
 from srepr.run.checkpoints import load_classifier, load_facts
 from srepr.run.classifiers import Frozen, open_run
-from srepr.run.folder import head_notes, sole_writer
-from srepr.storage.files import read_json, write_json
+from srepr.run.folder import head_notes, is_writable, sole_writer
+from srepr.run.schema import read_note, read_results
+from srepr.storage.files import write_json
 from srepr.views import judge, prior_weights
 
 BATCH = 250
@@ -80,7 +83,10 @@ def on_parts(data: LongTailData, metrics: Callable[[Examples], dict[str, Any]]) 
 def evaluate_run(
     path: Path, *, data_dir: Path | None = None, workers: int = 0, prior: str = "test", quiet: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Evaluate every network and head of a run folder; with the prior "test", results.json keeps the metrics."""
+    """Evaluate every network and head of a run folder; with the prior "test", results.json keeps the metrics.
+
+    Other numbers than those in it are named. A folder that cannot be written to is left as it is.
+    """
     run = open_run(path, data_dir=data_dir, workers=workers, quiet=quiet)
     results: dict[str, dict[str, Any]] = {}
     for name, frozen in run.networks.items():
@@ -92,9 +98,9 @@ def evaluate_run(
         )
         results[name] = frozen.named(metrics)
     finished = (path / "results.json").exists()  # an unfinished training holds its folder, and has no heads yet
-    with sole_writer(path) if finished else contextlib.nullcontext():
+    with sole_writer(path, reading=True) if finished else contextlib.nullcontext():
         for note in head_notes(path):
-            kept = read_json(note)["metrics"]
+            kept = read_note(note)["metrics"]
             if note.stem in run.classifiers:
                 classifier = run.classifiers[note.stem]
                 frozen = run.networks[classifier.stage1]
@@ -103,8 +109,43 @@ def evaluate_run(
                 kept = measured | {"seconds": kept["seconds"]}
             results[note.stem] = kept
         if prior == "test" and finished:
-            write_json(path / "results.json", results)
+            store(path, results)
     return results
+
+
+def store(path: Path, results: dict[str, dict[str, Any]]) -> None:
+    """Write results.json, if the folder can be written to, and say on stderr which numbers are others now."""
+    try:
+        changed = changes(read_results(path), results)
+        said = f"{path / 'results.json'} had other numbers: {'; '.join(changed)}." if changed else ""
+    except InputError as error:
+        said = f"{error} Done: it is made again."
+    if not is_writable(path):
+        said += f" {path} cannot be written to: its results.json stays as it is."
+    else:
+        write_json(path / "results.json", results)
+    if said:
+        print(f"srepr: {said.strip()}", file=sys.stderr)
+
+
+def changes(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The numbers of the tables that differ by more than rounding, in words; only what both have measured counts.
+
+    >>> changes({"la": {"acc": 0.5, "nll": 1.0}, "ncm": {}}, {"la": {"acc": 0.25, "nll": 1.0}})
+    ['acc of la was 0.5, now 0.25']
+    """
+
+    def differ(was: float | None, now: float | None) -> bool:
+        if was is None or now is None or was == now or (math.isnan(was) and math.isnan(now)):
+            return False
+        return not math.isclose(was, now, rel_tol=1e-5, abs_tol=1e-6)
+
+    return [
+        f"{metric} of {name} was {old[name][metric]:.6g}, now {new[name][metric]:.6g}"
+        for name in new
+        for metric in COLUMNS
+        if differ(old.get(name, {}).get(metric), new[name].get(metric))
+    ]
 
 
 def measure_head(

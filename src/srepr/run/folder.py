@@ -7,6 +7,7 @@ R/posterior.safetensors       mean, variance and count
 R/heads/NAME.safetensors      a re-trained classifier      R/heads/NAME.json   its settings and metrics
 R/results.json                every metric of every network and head
 R/state/                      the last two states of an unfinished training
+R/.checksums/                 those of the JSON files; a safetensors file has its own inside
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import platform
 import shlex
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -24,11 +26,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from srepr.config import Stage1, Train
-from srepr.data.about import About
+from srepr.config import Data, Stage1, Train
 from srepr.data.sources import NAMED, load
-from srepr.errors import InputError
-from srepr.storage.files import create_folder, plain, read_json, write_json
+from srepr.errors import InputError, check
+from srepr.run.checkpoints import read_about
+from srepr.run.schema import Facts, StateNote, read_config, read_entry
+from srepr.storage import schema
+from srepr.storage.files import adopt, create_folder, plain, read_json, write_json
 from srepr.storage.tensors import load_metadata, load_tensors, save_tensors
 
 if TYPE_CHECKING:
@@ -39,6 +43,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 STATES_KEPT = 2
 STAGE_1: dict[Stage1, str] = {"sgd": "sgd.safetensors", "swa": "representation.safetensors"}
+CHECKED = ("config.json", "log.jsonl", "results.json", "heads/*.json", "analysis/analysis.json")
+"""The JSON files that are read back; their checksums are in R/.checksums (`srepr.storage.checksums`)."""
 
 
 def provenance() -> dict[str, Any]:
@@ -139,22 +145,27 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 def read_fingerprint(path: Path) -> str:
     """The fingerprint of the data with which the run folder was made."""
-    return str(read_json(path / "config.json")["examples"]["fingerprint"])
+    return str(read_json(path / "config.json", Facts).get("examples", {}).get("fingerprint"))
 
 
 def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
     """The data with which the run was made, from where they were then or from `data_dir`; other data are refused."""
-    settings = read_settings(run)
-    stored = read_json(run / "config.json").get("data_dir")
+    read_settings(run)
+    config = read_config(run)
+    settings, stored = config["settings"], config.get("data_dir")
     source, place = settings["source"], data_dir or (Path(stored) if stored else None)
     if source not in NAMED and place is not None:
         within = place / Path(source).name
         source = within if within.exists() else place
-    options = {**settings["data"], "counts": settings["data"]["counts"] or None}
-    data = load(source, data_dir=place, seed=settings["seed"], **options)
+    try:
+        wanted: Data = schema.parsed(settings.get("data", {}), Data, "settings.data")
+    except (schema.Mismatch, InputError) as error:
+        raise InputError(f"{run / 'config.json'} is not as srepr writes it: {error}. Restore it.") from None
+    options = {**asdict(wanted), "counts": wanted.counts or None}
+    data = load(source, data_dir=place, seed=settings.get("seed", 0), **options)
     network = run / STAGE_1["swa"]
     if network.exists():
-        data = data.prepared(About.from_json(load_metadata(network)["about"]))
+        data = data.prepared(read_about(network, load_metadata(network)))
     if data.fingerprint() != read_fingerprint(run):
         raise InputError(f"the data in {place or source} are not those that {run} was trained on. Restore them.")
     return data
@@ -173,9 +184,20 @@ def require_network(path: Path) -> None:
         )
 
 
+def is_writable(path: Path) -> bool:
+    """Whether a run folder, and the cache in it, can be written to; not if its medium or its owner refuse it."""
+    return all(os.access(folder, os.W_OK) for folder in (path, path / "cache") if folder.exists())
+
+
 @contextlib.contextmanager
-def sole_writer(path: Path) -> Iterator[None]:
-    """Lock the run folder: a second writer is refused. The lock ends with the process, however it ends."""
+def sole_writer(path: Path, *, reading: bool = False) -> Iterator[None]:
+    """Lock the run folder: a second writer is refused. The lock ends with the process, however it ends.
+
+    A command that can do without writing (`reading`) takes a folder that it cannot write to as it is.
+    """
+    if reading and not is_writable(path):
+        yield
+        return
     with (path / ".lock").open("w") as lock:
         try:
             # A record lock, which forked workers do not share: they outlive a killed process by some seconds.
@@ -184,6 +206,8 @@ def sole_writer(path: Path) -> Iterator[None]:
             raise InputError(f"another process is writing to {path}. Wait for it, or choose another folder.") from None
         for partial in path.rglob(".*.partial"):
             partial.unlink(missing_ok=True)
+        if (path / "config.json").exists():
+            adopt(path, CHECKED)
         yield
 
 
@@ -197,10 +221,25 @@ def save_state(path: Path, position: tuple[int, int], tensors: Mapping[str, Tens
         old.unlink(missing_ok=True)
 
 
-def newest_state(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-    """The last state that can be read, as (tensors, note); None if there is none."""
+def start_again(path: Path) -> None:
+    """Delete the states of an unfinished training."""
+    shutil.rmtree(path / "state")
+    (path / "state").mkdir()
+
+
+def newest_state(path: Path, *, discard: bool = False) -> tuple[dict[str, Tensor], StateNote] | None:
+    """The last state that can be read, as (tensors, note); None if there is none.
+
+    Damaged states are named and passed over, and deleted with `discard`.
+    """
     for file in sorted((path / "state").glob("*-*.safetensors"), reverse=True):
-        with contextlib.suppress(InputError):
+        try:
             tensors, metadata = load_tensors(file)
-            return tensors, json.loads(metadata["note"])
+            note = read_entry(file, metadata, "note", StateNote)
+            check(len(note["position"]) == 2, f"{file} does not say where the training stood.")
+            return tensors, note
+        except InputError as error:
+            if discard:
+                print(f"srepr: {error} Continuing from the state before it.", file=sys.stderr)
+                file.unlink(missing_ok=True)
     return None

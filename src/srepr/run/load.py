@@ -16,7 +16,7 @@ from srepr.methods import Method
 from srepr.models.split import replace_classifier
 from srepr.run import checkpoints
 from srepr.run.folder import STAGE_1, head_notes, read_settings, require_network
-from srepr.storage.files import read_json
+from srepr.run.schema import read_note
 
 
 def choose_head(path: Path, known: dict[str, Stage1], head: str | None, *, retrained: bool = False) -> str:
@@ -61,10 +61,15 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
     if not note:
         return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
     network, about = checkpoints.load_model(path / STAGE_1[note["stage1"]])
-    head_ = checkpoints.load_head(path / "heads" / f"{name}.safetensors")
+    layer = network.get_submodule(about.classifier)
+    head_ = checkpoints.load_head(path / "heads" / f"{name}.safetensors", layer)
     network = replace_classifier(network, about.classifier, head_)
     temperature = float(note.get("dirichlet_temperature", note["settings"]["temperature"]))
-    return checkpoints.ready(network, about, temperature=temperature, expects=expected_prior(note, about.counts))
+    expects = expected_prior(note, about.counts)
+    try:
+        return checkpoints.ready(network, about, temperature=temperature, expects=expects)
+    except InputError as error:
+        raise InputError(f"{path / 'heads' / f'{name}.json'}: {error}") from None
 
 
 def expected_prior(note: Mapping[str, Any], counts: Sequence[int]) -> list[float]:
@@ -80,7 +85,7 @@ def find_head(path: Path, head: str | None = None) -> tuple[str, dict[str, Any]]
     """The name and the note of a head of a run folder; the note of a network of stage 1 is empty."""
     read_settings(path)
     require_network(path)
-    notes = {note.stem: read_json(note) for note in head_notes(path) if note.with_suffix(".safetensors").exists()}
+    notes = {note.stem: read_note(note) for note in head_notes(path) if note.with_suffix(".safetensors").exists()}
     stage1: dict[str, Stage1] = {name: name for name, file in STAGE_1.items() if (path / file).exists()}
     name = choose_head(path, stage1 | {name: note["stage1"] for name, note in notes.items()}, head)
     return name, notes.get(name, {})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import math
 import resource
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 
+from srepr.errors import InputError
 from srepr.representation import Moment
-from srepr.storage.files import plain, read_json, write_text
+from srepr.run.schema import LogLine, read_config
+from srepr.storage import checksums, schema
+from srepr.storage.files import plain, read_checked, write_checked, write_text
 
 
 def log_line(moment: Moment, before: float, seconds: float, device: torch.device) -> dict[str, Any]:
@@ -64,34 +67,50 @@ def tensorboard(run: Path, begin: int) -> Any:
 
 def append_log(path: Path, line: Mapping[str, Any]) -> None:
     r"""Add one line to the run's log."""
-    with (path / "log.jsonl").open("a") as log:
-        log.write(json.dumps(plain(line)) + "\n")
+    log = path / "log.jsonl"
+    with log.open("a") as file:
+        file.write(json.dumps(plain(line)) + "\n")
+    _record(log)
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of the log; a last line that a kill cut short is left out."""
     log = path / "log.jsonl"
     lines = []
-    for line in log.read_text().splitlines() if log.exists() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            lines.append(json.loads(line))
+    for number, line in enumerate(read_checked(log, growing=True).splitlines() if log.exists() else [], start=1):
+        try:
+            lines.append(schema.parsed_text(line, LogLine))
+        except schema.Invalid:
+            continue
+        except schema.Mismatch as error:
+            raise InputError(f"{log}, line {number}, is not as srepr writes it: {error}. Restore it.") from None
     return lines
 
 
 def cut_log(path: Path, lines: int) -> None:
     """Keep the first `lines` lines of the log: the epochs after the resumed state are run again."""
     kept = read_log(path)[:lines]
-    write_text(path / "log.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+    write_checked(path / "log.jsonl", "".join(json.dumps(plain(line)) + "\n" for line in kept))
+    _record(path / "log.jsonl")
+
+
+def _record(log: Path) -> None:
+    """Record the checksum of the log as it is, in a folder with checksums."""
+    record = checksums.record_of(log)
+    if record is not None:
+        write_text(record, checksums.line(log.read_bytes()))
 
 
 def seconds_of_training(path: Path) -> dict[str, float]:
     """Wall-clock seconds of each branch of stage 1 (trunk, swa, sgd), by the pace in the log."""
     seconds: dict[str, float] = {}
     lines = read_log(path)
-    config = read_json(path / "config.json") if lines else {}
+    config = read_config(path) if lines else {}
     for line in lines:
-        images = images_per_epoch(config["examples"]["sizes"]["train"], config["settings"]["batch_size"])
-        seconds[line["branch"]] = seconds.get(line["branch"], 0.0) + images / float(line["images_per_second"])
+        branch, pace = line.get("branch", "trunk"), line.get("images_per_second", math.inf)
+        examples = config.get("examples", {}).get("sizes", {}).get("train", 0)
+        images = images_per_epoch(examples, max(1, config["settings"]["batch_size"]))
+        seconds[branch] = seconds.get(branch, 0.0) + (images / pace if pace > 0 else 0.0)
     return seconds
 
 

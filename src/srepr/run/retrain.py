@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from srepr.config import Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
 from srepr.retraining import check_samples, choosable, retrain_head
@@ -19,7 +19,8 @@ from srepr.run.checkpoints import save_head
 from srepr.run.classifiers import Frozen, open_network
 from srepr.run.evaluate import measure_head
 from srepr.run.folder import STAGE_1, differences, load_run_data, read_settings, sole_writer
-from srepr.storage.files import plain, read_json, write_json
+from srepr.run.schema import read_config, read_note, read_results
+from srepr.storage.files import plain, write_json
 
 
 def retrain_run(
@@ -48,7 +49,9 @@ def retrain_run(
     Traceback (most recent call last):
     srepr.errors.InputError: .../nothing is not a folder. Pass a run folder made by `srepr train`.
     """
-    trained = read_settings(run)
+    read_settings(run)
+    trained = read_config(run)["settings"]
+    check("epochs" in trained, f"{run / 'config.json'} does not say how many epochs were trained. Restore it.")
     if not (run / "results.json").exists():
         raise InputError(f"the training in {run} is not finished. Finish it with the `srepr train` that started it.")
     if not (run / STAGE_1[stage1]).exists():
@@ -71,7 +74,7 @@ def retrain_run(
         check_samples(among[name], settings.samples)
     with sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
-        results = read_json(run / "results.json")
+        results = read_results(run)
         asked = {
             name: {"stage1": stage1, "method": how if how == "auto" else asdict(how), "settings": asdict(settings)}
             for name, how in methods.items()
@@ -171,7 +174,7 @@ def kept_metrics(run: Path, name: str, made_of: dict[str, Any]) -> dict[str, Any
     file = run / "heads" / f"{name}.json"
     if not file.exists():
         return None
-    found = read_json(file)
+    found = read_note(file)
     metrics: dict[str, Any] = found["metrics"]
     old, new = (
         {"stage1": made["stage1"], "method": made["method"], "solver": "sgd", **made["settings"]}  # 0.1.0 had no other
@@ -193,7 +196,7 @@ def choices_made(run: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
     >>> choices_made(getfixture("tmp_path"), [])
     {}
     """
-    notes = {name: read_json(run / "heads" / f"{name}.json") for name in names}
+    notes = {name: read_note(run / "heads" / f"{name}.json") for name in names}
     return {
         name: note.get("choice", {"on": "", "candidates": []})
         for name, note in notes.items()

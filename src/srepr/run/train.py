@@ -45,8 +45,10 @@ from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
 from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
 from srepr.run.probe import probe
+from srepr.run.schema import Metrics, read_results
+from srepr.storage.checksums import FOLDER
 from srepr.storage.files import read_json, write_json
-from srepr.storage.tensors import load_tensors, save_tensors
+from srepr.storage.tensors import load_metadata, load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -109,8 +111,7 @@ def train(
                     raise InputError(f"{error}{kept} Train into a new folder.") from None
         elif leads:
             shutil.rmtree(out / "state", ignore_errors=True)
-    results: dict[str, dict[str, Any]] = read_json(out / "results.json")
-    return results
+    return read_results(out)
 
 
 def run_branches(
@@ -163,6 +164,7 @@ def run_branches(
         names = ["sgd", "swa"] if settings.baseline or (given and given.trained) else ["swa"]
         write_json(out / "results.json", {name: read_json(out / "state" / f"{name}.json") for name in names})
         shutil.rmtree(out / "state")
+        shutil.rmtree(out / FOLDER / "state", ignore_errors=True)
     fabric.barrier()
 
 
@@ -187,7 +189,7 @@ def train_representation(
     model, wrapped_optimizer = fabric.setup(cast(nn.Module, wrapped), optimizer)
     learner = Learner(network, optimizer, Posterior(network, classifier=classifier))
     steps = len(epoch_batches(train.labels, batch_size=settings.batch_size, seed=settings.seed, epoch=0))
-    position, sums = resumed(run, learner)
+    position, sums = resumed(run, learner, settings, writes=writes)
     if not position[1]:
         branch_off(run, learner, epochs, position[0], settings, writes=writes)
     if writes:
@@ -241,15 +243,44 @@ def train_representation(
         board.close()
 
 
-def resumed(run: Path, learner: Learner) -> tuple[tuple[int, int], list[float]]:
-    """Restore the newest state of the run; its position and sums, which are zeros at the start."""
-    kept = folder.newest_state(run)
+def resumed(run: Path, learner: Learner, settings: Train, *, writes: bool) -> tuple[tuple[int, int], list[float]]:
+    """Restore the newest state of the run; its position and sums, which are zeros at the start.
+
+    If a file that an earlier part of the training has left is damaged, the training starts again.
+    """
+    kept = folder.newest_state(run, discard=writes)
     if kept is None:
         return (0, 0), [0.0, 0.0, 0.0]
     tensors, note = kept
-    learner.load(tensors)
     index, step = note["position"]
-    return (index, step), note["sums"]
+    try:
+        check_earlier(run, settings, (index, step))
+    except InputError as error:
+        if writes:
+            print(f"srepr: {error} The training starts again.", file=sys.stderr)
+            folder.start_again(run)
+        return (0, 0), [0.0, 0.0, 0.0]
+    try:
+        learner.load(tensors)
+        _, _, _ = sums = note["sums"]
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise InputError(f"the state in {run / 'state'} is of another training ({reason}). Delete it.") from None
+    return (index, step), sums
+
+
+def check_earlier(run: Path, settings: Train, position: tuple[int, int]) -> None:
+    """Raise an InputError unless what the training wrote before `position`, and needs later, is as it was written."""
+    last = (settings.epochs, 0)  # of the SWA branch
+    if settings.baseline and (settings.swa_start, 0) < position <= last:
+        load_metadata(run / "state" / "fork.safetensors")
+    if position >= last:
+        read_json(run / "state" / "swa.json", Metrics)
+        for name in (STAGE_1["swa"], "posterior.safetensors"):
+            load_metadata(run / name)
+    if settings.baseline and position[0] >= 2 * settings.epochs - settings.swa_start:
+        read_json(run / "state" / "sgd.json", Metrics)
+        load_metadata(run / STAGE_1["sgd"])
 
 
 def branch_off(

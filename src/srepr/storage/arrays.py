@@ -1,7 +1,7 @@
 """Arrays that may not fit into memory: written chunk by chunk to the files of a folder, and mapped when read.
 
-An array is named by a fingerprint of its description, and its description is written last. Whatever changes the
-description, or cuts the writing short, makes the array unknown.
+An array is named by a fingerprint of its description, and its description is written last, with the size and the
+checksum of the array. Whatever changes either file, or cuts the writing short, makes the array unknown.
 """
 
 from __future__ import annotations
@@ -9,17 +9,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
-from srepr.storage.files import read_json, write_json
+from srepr.errors import InputError
+from srepr.storage import checksums
+from srepr.storage.files import plain, read_json, write_text
 
 Array = npt.NDArray[Any]
 Description = Mapping[str, Any]
@@ -36,17 +40,31 @@ class ArrayFolder:
     (memmap([1., 1., 1.], dtype=float32), None)
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, beside: Path | None = None) -> None:
+        """Arrays that are not in the folder are looked for in the folder `beside`, which is not written to."""
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)
-        self.folder = folder
+        self.folder, self.beside = folder, beside
 
     def read(self, about: Description, dtype: npt.DTypeLike) -> Array | None:
-        """The array with that description, flat and mapped; None if there is none, or not all of it."""
-        path = self._path(about)
-        note = path.with_suffix(".json")
-        if not (path.exists() and note.exists() and path.stat().st_size == read_json(note)["bytes"]):
+        """The array with that description, flat and mapped; None if there is none, or if it is not as written."""
+        for folder in (self.folder, self.beside):
+            if folder is not None and (found := self._read(folder, about, np.dtype(dtype))) is not None:
+                return found
+        return None
+
+    def _read(self, folder: Path, about: Description, dtype: np.dtype[Any]) -> Array | None:
+        path = folder / _name(about)
+        try:
+            note, found = read_json(path.with_suffix(".json")), path.stat()
+        except (InputError, OSError):
+            return None
+        checksum = note.pop("checksum", None) if isinstance(note, dict) else None
+        if note != {**plain(about), "bytes": found.st_size} or not found.st_size or found.st_size % dtype.itemsize:
+            return None
+        if checksum is not None and checksum != _checksum(path, found.st_ino, found.st_mtime_ns, found.st_size):
+            print(f"srepr: {path} is damaged: it is made again", file=sys.stderr)
             return None
         return np.memmap(path, dtype, "r")
 
@@ -55,27 +73,44 @@ class ArrayFolder:
         """A function for each description that appends to its array; the arrays appear at the end of the block."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
-            files = []
+            growing = []
             for about in abouts:
-                unfinished = self.folder / f".{self._path(about).name}.{os.getpid()}.partial"
+                unfinished = self.folder / f".{_name(about)}.{os.getpid()}.partial"
                 stack.callback(unfinished.unlink, missing_ok=True)
-                files.append(stack.enter_context(unfinished.open("wb")))
-            yield [partial(_append, file) for file in files]
-            for about, file in zip(abouts, files, strict=True):
-                file.flush()
-                os.fsync(file.fileno())
-                Path(file.name).replace(self._path(about))
-                write_json(self._path(about).with_suffix(".json"), {**about, "bytes": file.tell()})
+                growing.append(_Growing(stack.enter_context(unfinished.open("wb")), xxhash.xxh3_64()))
+            yield [each.append for each in growing]
+            for about, each in zip(abouts, growing, strict=True):
+                each.file.flush()
+                os.fsync(each.file.fileno())
+                path = self.folder / _name(about)
+                Path(each.file.name).replace(path)
+                note = {**about, "bytes": each.file.tell(), "checksum": each.digest.hexdigest()}
+                write_text(path.with_suffix(".json"), json.dumps(plain(note), indent=2) + "\n")
 
     def clear(self) -> None:
         """Delete every array."""
         for path in self.folder.glob("*.*"):
             path.unlink()
 
-    def _path(self, about: Description) -> Path:
-        fingerprint = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-        return self.folder / f"{fingerprint[:32]}.bin"
+
+class _Growing(NamedTuple):
+    """A file that is being written, and the checksum of what it holds so far."""
+
+    file: BinaryIO
+    digest: xxhash.xxh3_64
+
+    def append(self, array: Array) -> None:
+        content = array.tobytes()
+        self.file.write(content)
+        self.digest.update(content)
 
 
-def _append(file: BinaryIO, array: Array) -> None:
-    file.write(array.tobytes())
+@lru_cache(maxsize=4096)
+def _checksum(path: Path, _inode: int, _modified: int, _size: int) -> str:
+    """The checksum of a file, computed once in a process as long as the file is the same."""
+    return checksums.of_file(path)
+
+
+def _name(about: Description) -> str:
+    fingerprint = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    return f"{fingerprint[:32]}.bin"

@@ -1,12 +1,14 @@
 """Text, JSON and CSV files that appear whole or not at all.
 
 Every file is written under a temporary name beside its final one, flushed to the disk and renamed. A process killed at
-any moment leaves either the old file or the new one.
+any moment leaves either the old file or the new one. The JSON files and logs of a run folder have checksums
+(`srepr.storage.checksums`), which are checked when the files are read.
 """
 
 from __future__ import annotations
 
 import csv
+import glob
 import json
 import math
 import os
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from srepr.errors import InputError
+from srepr.storage import checksums, schema
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -27,6 +30,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     ['note.txt']
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if not _is_alive(left.suffixes[-2].removeprefix(".")):
+            left.unlink(missing_ok=True)
     try:
         write(temporary)
         with temporary.open("rb+") as file:
@@ -44,14 +50,62 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
         os.close(folder)
 
 
+def _is_alive(process: str) -> bool:
+    """Whether a process of that number runs; the unfinished files of others are left over."""
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8, whole or not at all."""
     write_whole(path, lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace"))
 
 
+def write_checked(path: Path, text: str) -> None:
+    """Write a text file of a run folder, whole or not at all, and its checksum; elsewhere there is no checksum.
+
+    The checksums of the old content and of the new are recorded first: either is right, whenever the process ends.
+    """
+    record = checksums.record_of(path)
+    if record is not None:
+        before = path.read_bytes() if path.exists() else None
+        kept = [] if before is None or not checksums.is_intact(path, before) else [before]
+        record.parent.mkdir(parents=True, exist_ok=True)
+        write_text(record, "".join(checksums.line(content) for content in (text.encode(), *kept)))
+    write_text(path, text)
+
+
+def read_checked(path: Path, *, growing: bool = False) -> bytes:
+    """A text file of a run folder; one that was changed since it was written is an InputError.
+
+    A `growing` file, a log, may have lines that came after its checksum.
+    """
+    content = path.read_bytes()
+    if not checksums.is_intact(path, content, growing=growing):
+        raise InputError(
+            f"{path} was damaged or changed after srepr wrote it. Restore it, or delete {checksums.record_of(path)} to"
+            " use it as it is."
+        )
+    return content
+
+
+def adopt(run: Path, names: Iterable[str]) -> None:
+    """Record the checksums of the files of a run folder, by patterns of their names, that have none yet."""
+    (run / checksums.FOLDER).mkdir(exist_ok=True)
+    for path in checksums.unrecorded(run, names):
+        record = run / checksums.FOLDER / path.relative_to(run)
+        record.parent.mkdir(exist_ok=True)
+        write_text(record, checksums.line(path.read_bytes()))
+
+
 def write_json(path: Path, content: object) -> None:
     """Write `content` as JSON, whole or not at all; inf and nan, which JSON does not have, become strings."""
-    write_text(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
+    write_checked(path, json.dumps(plain(content), indent=2, allow_nan=False) + "\n")
 
 
 def plain(content: Any) -> Any:
@@ -69,16 +123,21 @@ def plain(content: Any) -> Any:
     return str(content) if isinstance(content, Path) else content
 
 
-def read_json(path: Path) -> Any:
-    """The content of a JSON file of a run; a missing or broken one is an InputError."""
+def read_json(path: Path, kind: Any = Any) -> Any:
+    """The content of a JSON file of a run, of the given type (`srepr.storage.schema`).
+
+    A missing, broken or changed file is an InputError, and so is one of another type.
+    """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return schema.parsed_text(read_checked(path), kind)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is its folder a run made by `srepr train`?") from None
-    except (ValueError, RecursionError) as error:  # also text that is not UTF-8, and numbers of thousands of digits
+    except schema.Invalid as error:
         raise InputError(
             f"{path} is not valid JSON ({error}). Restore it, or train again into a new folder."
         ) from None
+    except schema.Mismatch as error:
+        raise InputError(f"{path} is not as srepr writes it: {error}. Restore it.") from None
 
 
 def write_csv(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -1,8 +1,12 @@
-"""Tensors and a few words about them in a safetensors file, written whole or not at all."""
+"""Tensors and a few words about them in a safetensors file, written whole or not at all, with a checksum.
+
+The checksum stands in the metadata and covers the whole file, with zeros in its own place.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +17,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from srepr.errors import InputError
+from srepr.storage import checksums, schema
 from srepr.storage.files import write_whole
+
+HEADER_SIZE = 8
+CHECKSUM = re.compile(rb'"srepr":"\{\\"checksum\\": \\"([0-9a-f]{16})\\"')
+"""In the header, where the metadata are JSON in a text of JSON."""
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -28,40 +37,69 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     # Clones: the format refuses tensors that share memory (tied weights).
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     # One entry: the format's library writes several in an order that changes from process to process.
-    packed = {"srepr": json.dumps(dict(metadata or {}), sort_keys=True)}
+    packed = {"srepr": json.dumps({"checksum": checksums.ZEROS, **dict(sorted((metadata or {}).items()))})}
+
+    def write(temporary: Path) -> None:
+        save_file(own, temporary, packed)
+        place = _checksum_place(temporary)
+        assert place is not None
+        digits = checksums.of_file(temporary, place)
+        with temporary.open("rb+") as file:
+            file.seek(place)
+            file.write(digits.encode())
+
     try:
-        write_whole(path, lambda temporary: save_file(own, temporary, packed))
+        write_whole(path, write)
     except SafetensorError as error:
         raise InputError(f"{path} cannot be written ({error}). Free space, then run the same command again.") from None
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file; a missing or damaged one is an InputError."""
-    with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}, _metadata(file)  # noqa: SIM118
+    with _opened(path) as (file, metadata):
+        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
 
 
 def load_metadata(path: Path) -> dict[str, str]:
     """The metadata of a safetensors file; its tensors are not read."""
-    with _opened(path) as file:
-        return _metadata(file)
-
-
-def _metadata(file: Any) -> dict[str, str]:
-    metadata = file.metadata() or {}
-    found: dict[str, str] = json.loads(metadata["srepr"]) if "srepr" in metadata else metadata
-    return found
+    with _opened(path) as (_, metadata):
+        return metadata
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
+    """The open file and its metadata, after a look at its checksum."""
     try:
         with safe_open(path, framework="pt") as file:
-            yield file
+            metadata = _metadata(file.metadata() or {})
+            expected = metadata.pop("checksum", None)
+            place = None if expected is None else _checksum_place(path)
+            if expected is not None and (place is None or checksums.of_file(path, place) != expected):
+                raise InputError(
+                    f"{path} is damaged: its checksum does not match. Restore it from a copy, or make it again."
+                )
+            yield file, metadata
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is the training finished?") from None
-    except SafetensorError as error:
-        raise InputError(f"{path} is damaged ({error}). Delete it and run the same command again.") from None
+    except InputError:
+        raise
+    except (SafetensorError, schema.Mismatch, RuntimeError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{path} is damaged ({reason}). Delete it and run the same command again.") from None
+
+
+def _metadata(found: Mapping[str, str]) -> dict[str, str]:
+    if "srepr" not in found:
+        return dict(found)
+    metadata: dict[str, str] = schema.parsed_text(found["srepr"], dict[str, str])
+    return metadata
+
+
+def _checksum_place(path: Path) -> int | None:
+    """Where in the file the checksum begins."""
+    with path.open("rb") as file:
+        found = CHECKSUM.search(file.read(int.from_bytes(file.read(HEADER_SIZE), "little")))
+    return None if found is None else HEADER_SIZE + found.start(1)
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

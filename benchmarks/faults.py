@@ -1,0 +1,326 @@
+"""What the commands do when the disk fails, the process dies, or bits flip: `python -m benchmarks.faults`.
+
+Writes: a command runs in a child process, in which its 1st, 2nd, 3rd ... operation on the disk fails (ENOSPC, EIO) or
+ends the process (SIGKILL, with half of the file written). An operation is an open for writing, an fsync, a rename, a
+deletion or a new folder. Then the same command runs undisturbed. It must finish with the files that it would have
+written, and nothing that was there before may be lost.
+
+Bits: one bit of a file is flipped, at places all over it. The commands that read the file must refuse it in one line,
+or answer as if nothing had happened.
+
+`--parts` chooses commands, `bits` or `states` (of an unfinished training), `--every 10` takes one operation in ten,
+`--places` is the number of flipped bits in each file. The tables go to standard output, row by row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from benchmarks import Table
+from srepr import representation
+from srepr.cli import main as srepr
+from srepr.models import resnet8
+from srepr.storage.tensors import load_tensors
+
+FAULTS = ("ENOSPC", "EIO", "SIGKILL")
+TIMES = {"seconds", "images_per_second", "peak_memory_mib", "command"}
+TRAIN = (
+    "train",
+    "table.npz",
+    "--epochs",
+    "3",
+    "--batch-size",
+    "12",
+    "--baseline",
+    "--checkpoint-minutes",
+    "0",
+    "--out",
+)
+COMMANDS: dict[str, list[str]] = {
+    "train": [*TRAIN, "new"],
+    "retrain": ["retrain", "run", "--method", "la", "srepr", "--samples", "2"],
+    "evaluate": ["evaluate", "run"],
+    "analyze": ["analyze", "run", "--samples", "2"],
+    "report": ["report", "run", "-o", "page.html"],
+    "predict": ["predict", "run", "x.npy", "-o", "rows.csv"],
+    "export": ["export", "run", "--format", "safetensors", "-o", "model"],
+    "import": ["import", "net.pth", "--source", "digits-lt", "--workers", "0", "--out", "imported"],
+}
+
+
+def base(folder: Path) -> None:
+    """A table, a finished run with a head and a cache that is gone, inputs, and a checkpoint."""
+    chance, y = np.random.default_rng(0), np.repeat([0, 1, 2], [40, 15, 5])
+    os.chdir(folder)
+    np.savez("table.npz", x=chance.normal(size=(60, 4)) + y[:, None], y=y)
+    np.save("x.npy", np.eye(4, dtype=np.float32))
+    torch.manual_seed(0)
+    torch.save(resnet8(10, channels=1).state_dict(), "net.pth")
+    assert said([*TRAIN, "run"])[0] == 0
+    assert said(["retrain", "run", "--method", "crt"])[0] == 0
+    shutil.rmtree("run/cache")
+
+
+def said(words: Sequence[str]) -> tuple[int, str, str]:
+    """Exit code, output and complaints of a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = srepr(list(words))
+    return code, out.getvalue(), err.getvalue()
+
+
+def in_a_child(work: Callable[[], int], complaints: Path) -> int:
+    """The exit code of the work in a forked process, or minus the signal that ended it."""
+    child = os.fork()
+    if not child:
+        code = 70  # a traceback
+        with complaints.open("w") as file:
+            os.dup2(file.fileno(), 2)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            try:
+                code = work()
+            except BaseException:
+                import traceback
+
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def fail(root: Path, number: int, fault: str, fired: Path) -> None:
+    """Let the operation of that number on the files of a folder fail, in this process and for the rest of its life."""
+    seen, flag = 0, os.open(fired, os.O_CREAT | os.O_WRONLY)
+
+    def operation(renamed: Any = None) -> None:
+        nonlocal seen
+        seen += 1
+        if seen != number:
+            return
+        os.write(flag, b"!")
+        if fault == "SIGKILL":
+            if renamed is not None:
+                os.truncate(renamed, Path(renamed).stat().st_size // 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        code = getattr(errno, fault)
+        raise OSError(code, os.strerror(code))
+
+    def within(path: Any) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return False
+        absolute = Path.cwd() / os.fsdecode(path)
+        return absolute.is_relative_to(root) and "tensorboard" not in absolute.parts
+
+    def watch(event: str, words: tuple[Any, ...]) -> None:
+        writes = event == "open" and words[2] is not None and words[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in ("os.mkdir", "os.remove", "os.rmdir")) and within(words[0]):
+            operation()
+        elif event == "os.rename" and within(words[0]):
+            operation(renamed=words[0])
+
+    fsync = os.fsync
+
+    def failing_fsync(file: int) -> None:
+        operation()
+        fsync(file)
+
+    sys.addaudithook(watch)
+    os.fsync = failing_fsync
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything that a command has left and that must not depend on faults: no times, no figures, no caches."""
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() or any(part in name for part in ("cache/", ".checksums", ".lock", "tensorboard")):
+            continue
+        if path.suffix in (".json", ".jsonl"):
+            text = path.read_text()
+            found[name] = [timeless(json.loads(line)) for line in (text.splitlines() if name[-1] == "l" else [text])]
+        elif path.suffix == ".safetensors":
+            tensors, metadata = load_tensors(path)
+            found[name] = {key: tensor.numpy().tobytes() for key, tensor in tensors.items()}, timeless(metadata)
+        else:
+            found[name] = None if path.suffix in (".png", ".svg", ".html", ".md") else path.read_bytes()
+    return found
+
+
+def timeless(value: Any) -> Any:
+    if isinstance(value, dict):
+        kept = {key: each for key, each in value.items() if key not in TIMES}
+        return {key: timeless(json.loads(each) if key == "facts" else each) for key, each in kept.items()}
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+def survive(name: str, words: Sequence[str], folder: Path, every: int) -> Iterator[dict[str, str | float]]:
+    """A row for each fault: how many operations failed in turn, and what came of it."""
+    origin, work, complaints, fired = (folder / part for part in ("base", "work", "complaints", "fired"))
+
+    def fresh() -> None:
+        os.chdir(folder)
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.copytree(origin, work)
+        os.chdir(work)
+
+    def disturbed(number: int, fault: str) -> int:
+        fail(work, number, fault, fired)
+        return srepr(list(words))
+
+    fresh()
+    assert in_a_child(lambda: srepr(list(words)), complaints) == 0, complaints.read_text()
+    expected, before = outcome(work), set(outcome(origin))
+    for fault in FAULTS:
+        counts: Counter[str] = Counter()
+        for number in itertools.count(1, every):
+            fresh()
+            fired.unlink(missing_ok=True)
+            code = in_a_child(lambda number=number, fault=fault: disturbed(number, fault), complaints)  # type: ignore[misc]
+            if not fired.read_bytes():
+                break
+            counts["injected"] += 1
+            text = complaints.read_text()
+            last = (text.splitlines() or [""])[-1]
+            clean = code in (0, -signal.SIGKILL) or (
+                code == 2 and last.startswith("srepr: ") and "Traceback" not in text
+            )
+            counts["one line, or killed"] += clean
+            there = {path.relative_to(work).as_posix() for path in work.rglob("*")}
+            again = in_a_child(lambda: srepr(list(words)), complaints)
+            same = again == 0 and outcome(work) == expected
+            counts["same result after the same command"] += same
+            counts["nothing lost"] += before <= there
+            if not (clean and same and before <= there):
+                print(f"{name} {fault} {number}: exit {code}, {last}; then {again}", file=sys.stderr)
+        columns = ("injected", "one line, or killed", "same result after the same command", "nothing lost")
+        yield {"command": name, "fault": fault} | {column: f"{counts[column]}" for column in columns}
+
+
+def flipped(path: Path, places: int) -> Iterator[int]:
+    """The file with one bit flipped, at places all over it; whole again at the end."""
+    whole = path.read_bytes()
+    chance = np.random.default_rng(len(whole))
+    for place in np.linspace(0, len(whole) - 1, places).astype(int).tolist():
+        content = bytearray(whole)
+        content[place] ^= 1 << int(chance.integers(8))
+        path.write_bytes(content)
+        yield place
+    path.write_bytes(whole)
+
+
+def bits(folder: Path, places: int) -> Iterator[dict[str, str | float]]:
+    """A row for each file of a run: how often a flipped bit was refused, or changed nothing."""
+    work = folder / "bits"
+    shutil.copytree(folder / "base", work)
+    os.chdir(work)
+    readers = [["evaluate", "run", "--json"], ["predict", "run", "x.npy"], ["report", "run", "-o", "page.html"]]
+    readers.append(["retrain", "run", "--method", "crt", "--json"])
+    expected = [said(words)[1] for words in readers]
+    shutil.copytree("run", "whole")
+    names = [path.relative_to("run") for path in sorted(Path("run").rglob("*")) if path.is_file()]
+    kinds: dict[str, Counter[str]] = {}
+    for name in names:
+        if "tensorboard" in name.parts or name.name in (".lock", "report.html"):
+            continue
+        kind = {"cache": f"cache/*{name.suffix}", ".checksums": ".checksums/*"}.get(name.parts[0], name.as_posix())
+        counts = kinds.setdefault(kind, Counter())
+        for place in flipped(Path("run") / name, places):
+            damaged = (Path("run") / name).read_bytes()
+            answers = []
+            for words in readers:
+                answers.append(said(words))
+                if (Path("run") / name).read_bytes() != damaged:  # made again
+                    (Path("run") / name).write_bytes(damaged)
+            refused = [code == 2 and "Traceback" not in err for code, _, err in answers]
+            same = [out == wanted for (_, out, _), wanted in zip(answers, expected, strict=True)]
+            result = "refused" if any(refused) else "the same answers"
+            fine = all(one or other for one, other in zip(refused, same, strict=True))
+            counts["flipped"] += 1
+            counts[result if fine else "a wrong answer"] += 1
+            if not fine:
+                print(f"{name} at {place}: {[answer[0] for answer in answers]}", file=sys.stderr)
+            shutil.rmtree("run")
+            shutil.copytree("whole", "run")
+    for kind, counts in kinds.items():
+        columns = ("flipped", "refused", "the same answers", "a wrong answer")
+        yield {"file": kind} | {column: f"{counts[column]}" for column in columns}
+
+
+def states(folder: Path, places: int) -> Iterator[dict[str, str | float]]:
+    """A row for each file that a resume reads: the training must end with the bits of an undisturbed one."""
+    work = folder / "states"
+    work.mkdir()
+    shutil.copy(folder / "base" / "table.npz", work)
+    os.chdir(work)
+    words, number = [*TRAIN, "alone"], 0
+    assert said(words)[0] == 0
+    expected = outcome(work / "alone")
+    words = [*TRAIN, "cut"]
+
+    def cut(number: int) -> int:
+        fail(work, number, "SIGKILL", folder / "fired")
+        return srepr(words)
+
+    while True:  # until the SWA branch is finished, and the baseline has begun
+        number += 4
+        shutil.rmtree("cut", ignore_errors=True)
+        in_a_child(lambda number=number: cut(number), folder / "complaints")  # type: ignore[misc]
+        if Path("cut/representation.safetensors").exists() and len(list(Path("cut/state").glob("0*"))) == 2:
+            break
+    shutil.copytree("cut", "whole")
+    for name in sorted(path.name for path in Path("cut/state").iterdir() if path.name[0] != "."):
+        counts: Counter[str] = Counter()
+        for place in flipped(Path("cut/state") / name, places):
+            code, _, err = said(words)
+            same = code == 0 and {
+                key: value for key, value in outcome(Path("cut")).items() if key != "config.json"
+            } == {key: value for key, value in expected.items() if key != "config.json"}
+            fine = same or (code == 2 and "Traceback" not in err)
+            counts["flipped"] += 1
+            counts[("the same bits" if same else "refused") if fine else "a wrong result"] += 1
+            if not fine:
+                print(f"{name} at {place}: exit {code}, {err}", file=sys.stderr)
+            shutil.rmtree("cut")
+            shutil.copytree("whole", "cut")
+        yield {"state": name} | {
+            column: f"{counts[column]}" for column in ("flipped", "refused", "the same bits", "a wrong result")
+        }
+
+
+def main(parts: tuple[str, ...] = (*COMMANDS, "bits", "states"), every: int = 1, places: int = 24) -> None:
+    """Inject the faults and print what came of them."""
+    torch.set_num_threads(1)
+    representation.CHECK_EVERY = 2
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        (folder / "base").mkdir()
+        base(folder / "base")
+        more = {"bits": bits, "states": states}
+        for part in parts:
+            found = survive(part, COMMANDS[part], folder, every) if part in COMMANDS else more[part](folder, places)
+            for number, row in enumerate(found):
+                lines = Table(title="", how="", rows=[row], verdicts=[]).markdown().splitlines()[4:7]
+                print(*(lines if not number else lines[2:]), sep="\n", flush=True)
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

@@ -1,0 +1,295 @@
+"""Damage to any file of a run folder is noticed, or changes nothing; what can be made again is made again."""
+
+import json
+import os
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.kill import outcome
+
+import srepr as package
+from srepr import representation
+from srepr.config import Machine, Train
+from srepr.errors import InputError
+from srepr.run.checkpoints import load_classifier, load_model
+from srepr.run.evaluate import evaluate_run
+from srepr.run.train import train
+from srepr.storage import checksums
+from srepr.storage.files import read_json
+from srepr.storage.tensors import load_tensors, save_tensors
+
+WRONG = ["null", "[]", "3", '"text"', "{}", '{"swa": 1}', "[" * 100_000, "NaN", "1" * 5000]
+
+
+def flip(path, place):
+    """Flip one bit of a file, at a share of its length."""
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A run on a small table with two heads, evaluated."""
+    from srepr.methods import METHODS
+    from srepr.run.retrain import retrain_run
+
+    folder = tmp_path_factory.mktemp("damage")
+    chance = np.random.default_rng(0)
+    y = np.repeat([0, 1, 2], [40, 15, 5])
+    np.savez(
+        folder / "table.npz", x=chance.normal(size=(60, 4)) + y[:, None], y=y, x_test=np.eye(4)[:3], y_test=[0, 1, 2]
+    )
+    train(Train(source=str(folder / "table.npz"), epochs=3, batch_size=12, baseline=True), folder / "run", quiet=True)
+    retrain_run(folder / "run", {name: METHODS[name] for name in ("la", "srepr")}, quiet=True)
+    np.save(folder / "x.npy", np.eye(4, dtype=np.float32))
+    return folder
+
+
+@pytest.fixture
+def run(small, tmp_path):
+    return shutil.copytree(small / "run", tmp_path / "run")
+
+
+FILES = ["config.json", "results.json", "heads/la.json", "log.jsonl", "representation.safetensors", "sgd.safetensors"]
+FILES += ["posterior.safetensors", "heads/srepr.safetensors"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_named(srepr, run, small, name):
+    whole = (run / name).read_bytes()
+    for place in (0.1, 0.5, 0.99):
+        flip(run / name, place)
+        answer = srepr("report", run, "-o", run.parent / "page.html", "--no-dispersion", "--json")
+        if name == "posterior.safetensors" or answer.code:
+            assert str(run / name) in answer.complaint
+        assert answer.code == 2
+        (run / name).write_bytes(whole)
+
+
+def test_flipped_bits_of_the_cache_are_made_good(srepr, run, small):
+    expected = json.loads(srepr("evaluate", run, "--json").out)
+    for pattern, said in (("*.bin", "is damaged: it is made again"), ("*.json", "")):
+        for file in (run / "cache").glob(pattern):
+            flip(file, 0.6)
+        answer = srepr("evaluate", run, "--json")
+        assert json.loads(answer.out) == expected
+        assert said in answer.err
+
+
+def test_labels_come_from_the_data(run):
+    """Also in a cache of an older version, which has no checksums."""
+    expected = evaluate_run(run, quiet=True)
+    for note in (run / "cache").glob("*.json"):
+        about = read_json(note)
+        about.pop("checksum")
+        note.write_text(json.dumps(about))
+        if about["source"] == "labels":
+            kept = note.with_suffix(".bin")
+            kept.write_bytes(np.zeros(kept.stat().st_size // 8, np.int64).tobytes())
+    assert evaluate_run(run, quiet=True) == expected
+
+
+def test_evaluate_makes_damaged_results_again_and_says_so(srepr, run):
+    whole = (run / "results.json").read_bytes()
+    flip(run / "results.json", 0.4)
+    answer = srepr("evaluate", run, "--json")
+    assert answer.code == 0
+    assert "results.json was damaged or changed" in answer.err
+    assert (run / "results.json").read_bytes() == whole
+
+
+def test_evaluate_names_numbers_that_are_others_now(srepr, run):
+    content = read_json(run / "results.json")
+    content["la"]["acc"] = 0.125
+    (run / "results.json").write_text(json.dumps(content))
+    (run / checksums.FOLDER / "results.json").unlink()  # the user's way to say that the change is meant
+    assert "results.json had other numbers: acc of la was 0.125, now " in srepr("evaluate", run, "--json").err
+    assert srepr("evaluate", run, "--json").err == ""
+
+
+def test_a_file_changed_by_hand_is_refused_until_its_checksum_is_deleted(srepr, run, small):
+    note = run / "heads" / "la.json"
+    note.write_text(note.read_text().replace('"rho": 1.0', '"rho": 0.5'))
+    record = run / checksums.FOLDER / "heads" / "la.json"
+    complaint = srepr("predict", run, small / "x.npy", "--head", "la").complaint
+    assert complaint.endswith(f"Restore it, or delete {record} to use it as it is.")
+    record.unlink()
+    assert srepr("predict", run, small / "x.npy", "--head", "la").code == 0
+
+
+@pytest.mark.parametrize("content", WRONG, ids=lambda text: text[:9])
+@pytest.mark.parametrize("name", ["config.json", "results.json", "heads/la.json", "log.jsonl"])
+def test_json_of_another_type_is_one_line(srepr, run, small, name, content):
+    shutil.rmtree(run / checksums.FOLDER)
+    (run / name).write_text(content)
+    answer = srepr("report", run, "-o", run.parent / "page.html", "--no-dispersion")
+    allowed = name == "log.jsonl"  # a line that is no JSON is one that a kill cut short
+    assert answer.code == 0 if allowed and answer.code == 0 else answer.complaint
+    for words in (["predict", run, small / "x.npy"], ["evaluate", run, "--json"]):
+        answer = srepr(*words)
+        assert answer.code == 0 or answer.complaint
+
+
+ABOUT = {
+    "network": "mlp",
+    "options": {"inputs": 4, "width": 8},
+    "class_names": ["a", "b"],
+    "counts": [9, 3],
+    "shape": [4],
+    "mean": [0.0],
+    "std": [1.0],
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"options": {"inputs": 10**12}},
+        {"options": {"inputs": 4, "width": 10**7}},
+        {"options": {"inputs": 4, "depth": 10**9}},
+        {"options": {"inputs": 4, "depth": 10**5, "width": 8}},
+        {"options": {"inputs": "4"}},
+        {"options": [4]},
+        {"network": "resnet", "options": {"depths": [10**6] * 3}},
+        {"network": 7},
+        {"class_names": 10**12},
+        {"class_names": []},
+        {"shape": [3, 10**6, 10**6]},
+        {"shape": []},
+        {"std": [0.0]},
+        {"mean": ["nan"]},
+        {"classifier": ""},
+        {"classifier": "hidden.9"},
+        {"counts": [1]},
+    ],
+    ids=str,
+)
+def test_a_description_that_lies_is_one_line_and_costs_nothing(tmp_path, change):
+    from srepr.models import mlp
+
+    save_file(
+        mlp(2, inputs=4, width=8).state_dict(),
+        tmp_path / "m.safetensors",
+        {"srepr": json.dumps({"about": json.dumps(ABOUT | change)})},
+    )
+    for read in (load_model, load_classifier):
+        with pytest.raises(InputError, match=r"m\.safetensors") as error:
+            read(tmp_path / "m.safetensors")
+        assert len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "entry", ["no JSON", "[]", '{"about": 3}', '{"about": "[]"}', '{"about": "no JSON"}', "[" * 9999]
+)
+def test_foreign_metadata_are_one_line(tmp_path, entry):
+    save_file({"w": torch.ones(2)}, tmp_path / "m.safetensors", {"srepr": entry})
+    with pytest.raises(InputError, match=r"m\.safetensors"):
+        load_model(tmp_path / "m.safetensors")
+
+
+def test_every_bit_of_a_file_of_weights_is_covered(tmp_path):
+    """Of the header as well; a flip within the name of the checksum makes a file without one, and changes nothing."""
+    path = tmp_path / "w.safetensors"
+    save_tensors(path, {"w": torch.arange(4.0)}, {"epoch": "3"})
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for bit in (0, 3, 6):
+            content = bytearray(whole)
+            content[place] ^= 1 << bit
+            path.write_bytes(content)
+            try:
+                tensors, metadata = load_tensors(path)
+            except InputError:
+                continue
+            assert torch.equal(tensors["w"], torch.arange(4.0))
+            assert metadata.get("epoch", "3") == "3"
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "complaint"),
+    [
+        ("representation.safetensors", "weights", "is not a number"),
+        ("heads/srepr.safetensors", "weights", "is not a number"),
+        ("heads/srepr.json", "temperature", "must be a finite number above 0"),
+    ],
+)
+def test_what_answers_nan_is_refused(srepr, run, small, name, change, complaint):
+    shutil.rmtree(run / checksums.FOLDER)
+    if change == "weights":
+        tensors, metadata = load_tensors(run / name)
+        first = next(key for key, tensor in tensors.items() if tensor.is_floating_point())
+        save_tensors(run / name, tensors | {first: tensors[first] * float("nan")}, metadata)
+    else:
+        note = read_json(run / name)
+        note["dirichlet_temperature"] = 0
+        (run / name).write_text(json.dumps(note))
+    for words in (["predict", run, small / "x.npy"], ["export", run, "--format", "safetensors", "-o", run / "m"]):
+        assert complaint in srepr(*words).complaint
+    with pytest.raises(InputError):
+        package.load(run)
+
+
+@pytest.fixture
+def unwritable(monkeypatch):
+    """A folder as it looks on a read-only medium; root may write to any other."""
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_run_that_cannot_be_written_to_is_evaluated_and_reported_on(srepr, run, unwritable, cached):
+    if not cached:
+        shutil.rmtree(run / "cache")
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    answer = srepr("evaluate", run, "--json")
+    assert json.loads(answer.out).keys() == read_json(run / "results.json").keys()
+    assert answer.err == f"srepr: {run} cannot be written to: its results.json stays as it is.\n"
+    assert srepr("report", run, "-o", run.parent / "page.html", "--json").code == 0
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
+
+
+SETTINGS = {"epochs": 4, "batch_size": 12, "baseline": True}
+
+
+@pytest.mark.parametrize("harm", ["newest state", "fork", "finished branch", "older version"])
+def test_a_damaged_state_falls_back_and_ends_with_the_same_bits(small, tmp_path, monkeypatch, capsys, harm):
+    from srepr.run import train as module
+
+    settings, run = Train(source=str(small / "table.npz"), **SETTINGS), tmp_path / "run"
+    monkeypatch.setattr(representation, "CHECK_EVERY", 2)
+    train(settings, tmp_path / "alone", quiet=True)
+
+    class Cut(BaseException):
+        pass
+
+    def cut(path, line):
+        log(path, line)
+        if line["branch"] == ("sgd" if harm == "finished branch" else "swa"):
+            raise Cut
+
+    log = module.append_log
+    monkeypatch.setattr(module, "append_log", cut)
+    with pytest.raises(Cut):
+        train(settings, run, machine=Machine(checkpoint_minutes=0), quiet=True)
+    monkeypatch.setattr(module, "append_log", log)
+    states = sorted((run / "state").glob("*-*.safetensors"))
+    assert len(states) == 2
+    target = {
+        "newest state": states[-1],
+        "fork": run / "state" / "fork.safetensors",
+        "finished branch": run / "state" / "swa.json",
+    }
+    if harm == "older version":  # it wrote no checksums
+        shutil.rmtree(run / checksums.FOLDER)
+        for file in run.rglob("*.safetensors"):
+            save_file(load_file(file), file, {"srepr": json.dumps(load_tensors(file)[1])})
+    else:
+        flip(target[harm], 0.7)
+    train(settings, run, quiet=True)
+    said = capsys.readouterr().err
+    assert str(target[harm]) in said if harm in target else "state" not in said
+    assert outcome(run) == outcome(tmp_path / "alone")
