@@ -25,6 +25,7 @@ from srepr.data import ArrayExamples, LongTailData
 from srepr.data.about import About
 from srepr.data.tokens import TextExamples, encode, tokenizer
 from srepr.errors import InputError
+from srepr.importing.checkpoint import report
 from srepr.models.huggingface import (
     LEFT_OUT,
     HuggingFace,
@@ -126,7 +127,8 @@ def weight_files(folder: Path) -> list[Path]:
 def stored(files: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
     """The tensors in files of weights, by name."""
     for file in files:
-        found = read(file).value
+        found, _, unusual = read(file)
+        report(file, unusual)
         if not isinstance(found, Mapping):
             raise InputError(f"{file} holds no weights by name. Save them with transformers.")
         yield from ((str(name), value) for name, value in found.items() if isinstance(value, Tensor))

@@ -47,7 +47,7 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if not path.exists():
         raise InputError(f"{path} does not exist. Pass a run folder or a checkpoint to start from.")
     file = path / STAGE_1["swa"] if path.is_dir() else path
-    if path.is_dir() or (file.suffix == ".safetensors" and "about" in load_metadata(file)):
+    if path.is_dir() or is_own(file):
         network, about = load_model(file)
         classes, inputs = len(about.class_names), about.given or about.shape
     else:
@@ -68,6 +68,18 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if about.network == NETWORK:
         ours = replace(ours, options={**about.options, "bias": True, "scale": None})
     return Start(fresh_classifier(network, about.classifier, len(data.class_names)), ours, digest, trained=False)
+
+
+def is_own(file: Path) -> bool:
+    """Whether a file has the metadata of a model of srepr; files of other projects may have any."""
+    if file.suffix != ".safetensors":
+        return False
+    try:
+        return "about" in load_metadata(file)
+    except (TypeError, ValueError) as error:  # metadata under our name that are not ours
+        if isinstance(error, InputError):
+            raise
+        return False
 
 
 def described(path: Path, about: About, inputs: tuple[int, ...], data: LongTailData) -> About:
