@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import re
 import zipfile
 from collections.abc import Callable, Sequence
 from io import BytesIO
@@ -94,7 +95,8 @@ def shown(text: str, most: int = 80) -> str:
     >>> print(shown("os\x1b[2J\n.system"), shown("a" * 9, most=3))
     os\x1b[2J\n.system aaa...
     """
-    return ascii(text[:most])[1:-1] + "..." * (len(text) > most)
+    escaped = re.sub(r"[^ -~]", lambda found: ascii(found[0])[1:-1], text[:most])
+    return escaped + "..." * (len(text) > most)
 
 
 def read_zip(path: Path) -> Content:
