@@ -193,6 +193,10 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
             f"its classifier is {list(weights[0].shape)}, its features are {length}. The checkpoint may be incomplete."
         )
     weight = torch.cat(weights, 1).float()
+    if any(bias.shape != weight.shape[:1] for bias in biases):
+        raise InputError(
+            f"its bias is not [{len(weight)}], one number for each class. The checkpoint may be incomplete."
+        )
     options["bias"] = bool(biases)
     if cosine:
         options["scale"] = [scale] * experts if experts > 1 else scale

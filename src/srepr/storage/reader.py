@@ -197,7 +197,8 @@ def machine_for(storage: Callable[[torch.dtype, str, int], Tensor], program: int
 
 def tensor(storage: Tensor, offset: int, size: Sequence[int], stride: Sequence[int]) -> Tensor:
     """View of a storage, checked to lie inside it and to be no larger than it."""
-    if not isinstance(storage, Tensor) or not is_size([offset, *shape(size), *shape(stride)]):
+    fits = isinstance(storage, Tensor) and is_size([offset, *shape(size), *shape(stride)])
+    if not fits or len(size) != len(stride):
         raise ValueError("its tensors are not torch's")
     last = offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
     if math.prod(size) > len(storage) or (0 not in size and last >= len(storage)):
