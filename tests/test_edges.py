@@ -65,7 +65,8 @@ REFUSED = {
     "kd: mean": lambda: objective.distillation(LOGITS[0], MEAN[:1], PRECISION),
     "kd: nothing": lambda: objective.distillation(LOGITS[0, :0], MEAN[:0], PRECISION[:0]),
     **{
-        f"kd: temperature {t}": lambda t=t: objective.self_distillation(LOGITS[0], LOGITS, t) for t in (0, -1, NAN, INF)
+        f"kd: temperature {t}": lambda t=t: objective.self_distillation(LOGITS[0], LOGITS, t)
+        for t in (0, -1, NAN, INF)
     },
     **{
         f"kd: temperature {t} of a summary": lambda t=t: objective.distillation(LOGITS[0], MEAN, PRECISION, t)
@@ -79,7 +80,8 @@ REFUSED = {
         f"{function.__name__}: {counts}": lambda function=function, counts=counts: function(counts)
         for function in (balance.grw_weights, balance.logit_offset)
         for counts in (
-            [], 3, [[1, 2]], [3, 0], [3, -1], [3, NAN], [3, INF], [1e308, 1e308], ["a", "b"], [3, [1]], None, [3, 10**400],
+            [], 3, [[1, 2]], [3, 0],
+            [3, -1], [3, NAN], [3, INF], [1e308, 1e308], ["a", "b"], [3, [1]], None, [3, 10**400]
         )
     },
     **{

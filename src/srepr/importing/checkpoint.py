@@ -195,7 +195,7 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
     weight = torch.cat(weights, 1).float()
     if any(bias.shape != weight.shape[:1] for bias in biases):
         raise InputError(
-            f"its bias is not [{len(weight)}], one number for each class. The checkpoint may be incomplete."
+            f"its bias is not [{len(weight)}], a number for each class. The checkpoint may be incomplete."
         )
     options["bias"] = bool(biases)
     if cosine:
