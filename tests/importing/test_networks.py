@@ -239,6 +239,9 @@ def damage(folder, what):
     elif what == "no tokenizer":
         for file in folder.glob("*token*"):
             file.unlink()
+    elif what == "odd settings":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "id2label": [1, 2]}))
     elif what == "images":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ViTForImageClassification"]}))
@@ -254,6 +257,7 @@ def damage(folder, what):
         ("missing weights", "lacks the weights embeddings."),
         ("malicious weights", "lacks the weights embeddings."),
         ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
+        ("odd settings", "has settings that cannot be used (AttributeError"),
         ("images", "classifies images, and birds has texts"),
     ],
 )

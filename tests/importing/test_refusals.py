@@ -55,6 +55,10 @@ TENSORS = {
     "unlike experts": (experts(**{"layer3s.1.0.conv1.weight": torch.zeros(3, 3, 3, 3)}), "wrong shape"),
     "unlike heads": (experts(**{"linears.1.weight": torch.zeros(9, 64)}), "its classifier is"),
     "blocks": ({**state(), **{f"layer2.{k}.conv1.weight": torch.zeros(1) for k in range(999)}}, "its blocks lack"),
+    "experts": (
+        {**experts(), **{f"backbone.layer3s.{k}.0.conv1.weight": torch.zeros(1) for k in range(999)}},
+        "its blocks lack",
+    ),
     "a long name": ({**state(), "n" * 10**6: torch.zeros(1)}, "1 of its tensors are unexpected: nnn"),
     "a name of control characters": ({**state(), "\x1b[2J\n": torch.zeros(1)}, r"unexpected: \x1b[2J\n."),
 }
@@ -134,3 +138,11 @@ def test_metadata_of_others_do_not_matter(srepr, tmp_path, metadata):
     save_file(state(), path, metadata)
     assert srepr("import", path, "--source", "digits-lt", "--out", tmp_path / "run", "--json").code == 0
     assert srepr("train", "digits-lt", "--from", path, "--epochs", 1, "--out", tmp_path / "more").code == 0
+
+
+@pytest.mark.parametrize("about", ["no json", "3", "[]", "{}", '{"network": 3}', '{"network": "mlp", "options": []}'])
+def test_metadata_that_claim_to_be_ours_are_refused(srepr, tmp_path, about):
+    path = tmp_path / "c.safetensors"
+    save_file(state(), path, {"srepr": json.dumps({"about": about})})
+    assert str(path) in srepr("train", "digits-lt", "--from", path, "--out", tmp_path / "run").complaint
+    assert [file.name for file in tmp_path.iterdir()] == ["c.safetensors"]

@@ -139,7 +139,7 @@ def described(body: Tensors) -> dict[str, Any]:
         blocks.setdefault(stage, set()).add(block)
     stages = sorted(blocks, key=int)
     own = {stage for stage, expert, _ in found if expert}
-    if TENSORS_OF_A_BLOCK * sum(map(len, blocks.values())) > len(body):
+    if TENSORS_OF_A_BLOCK * len(set(found)) > len(body):
         raise InputError("its blocks lack most of their tensors. The checkpoint may be incomplete.")
     bottleneck = "layer1.0.conv3.weight" in body
     last = "conv3.weight" if bottleneck else "conv2.weight"

@@ -30,6 +30,7 @@ from srepr.models.split import replace_classifier
 from srepr.run.checkpoints import load_model
 from srepr.run.description import Start, check_readable
 from srepr.run.folder import STAGE_1
+from srepr.storage.reader import shown
 from srepr.storage.tensors import load_metadata
 
 SMALL, ENLARGED = 64, 160
@@ -48,7 +49,7 @@ def start_network(path: Path, data: LongTailData) -> Start:
         raise InputError(f"{path} does not exist. Pass a run folder or a checkpoint to start from.")
     file = path / STAGE_1["swa"] if path.is_dir() else path
     if path.is_dir() or is_own(file):
-        network, about = load_model(file)
+        network, about = loaded(file)
         classes, inputs = len(about.class_names), about.given or about.shape
     else:
         found = read_checkpoint(file)
@@ -80,6 +81,17 @@ def is_own(file: Path) -> bool:
         if isinstance(error, InputError):
             raise
         return False
+
+
+def loaded(file: Path) -> tuple[nn.Module, About]:
+    """The network of a file of srepr; an InputError if its metadata are not what srepr writes."""
+    try:
+        return load_model(file)
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = shown(f"{type(error).__name__}: {error}")
+        raise InputError(f"{file} does not describe its network ({reason}). Pass a file that srepr wrote.") from None
 
 
 def described(path: Path, about: About, inputs: tuple[int, ...], data: LongTailData) -> About:

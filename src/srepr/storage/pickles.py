@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_WORK = 2_000_000
-"""Units of work in one file, which has about 40 for each tensor."""
+MOST_WORK = 5_000_000
+"""Units of work in one file; a tensor takes about 70."""
 LONGEST_NAME = 255
 MOST_ARGUMENTS = 16
 SIZED = (list, tuple, dict, str, bytes, bytearray)
@@ -56,7 +56,7 @@ def work_for(size: int) -> int:
     """Budget for programs of so many bytes: the densest that pickle writes need a quarter of it.
 
     >>> work_for(10_000), work_for(10**9)
-    (50000, 2000000)
+    (50000, 5000000)
     """
     return min(4 * size + 10_000, MOST_WORK)
 
