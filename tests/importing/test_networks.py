@@ -241,7 +241,7 @@ def damage(folder, what):
             file.unlink()
     elif what == "odd settings":
         config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps({**config, "id2label": [1, 2]}))
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": 3}))
     elif what == "images":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ViTForImageClassification"]}))
@@ -257,7 +257,7 @@ def damage(folder, what):
         ("missing weights", "lacks the weights embeddings."),
         ("malicious weights", "lacks the weights embeddings."),
         ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
-        ("odd settings", "has settings that cannot be used (AttributeError"),
+        ("odd settings", "has settings that cannot be used (TypeError"),
         ("images", "classifies images, and birds has texts"),
     ],
 )
