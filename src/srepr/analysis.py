@@ -55,7 +55,10 @@ def jensen_shannon(probs: Any) -> Tensor:
 
 
 def _as_draws(values: Any, what: str, shape: str) -> Tensor:
-    draws = (values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))).detach().double()
+    try:
+        draws = (values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))).detach().double()
+    except (TypeError, ValueError):
+        raise InputError(f"{what} are not numbers: pass {shape}, with one draw at least") from None
     if draws.dim() != 3 or 0 in (len(draws), draws.shape[2]):
         raise InputError(f"{what} have shape {list(draws.shape)}: pass {shape}, with one draw at least")
     if not draws.isfinite().all():
@@ -73,15 +76,18 @@ def _or_one(lengths: Tensor) -> Tensor:
 
 
 def pearson(x: Any, y: Any) -> float | None:
-    """Pearson's correlation of two samples; None where one of them does not vary.
+    """Pearson's correlation of two samples; None where one of them does not vary, or is not finite.
 
     >>> pearson([0.0, 1.0, 2.0], [1.0, 1.0, 4.0])
     0.866...
     >>> pearson([0.0, 0.0], [1.0, 2.0]) is None
     True
     """
-    samples = np.stack([np.asarray(x, np.float64), np.asarray(y, np.float64)])
-    if not samples.size or not np.ptp(samples, axis=1).all():
+    sides = [np.asarray(x, np.float64), np.asarray(y, np.float64)]
+    if sides[0].ndim != 1 or sides[0].shape != sides[1].shape:
+        raise InputError(f"two samples have shapes {sides[0].shape} and {sides[1].shape}: pass two of one length")
+    samples = np.stack(sides)
+    if not samples.size or not np.isfinite(samples).all() or not np.ptp(samples, axis=1).all():
         return None
     deviations = samples - samples.mean(1, keepdims=True)
     directions = deviations / np.linalg.norm(deviations, axis=1, keepdims=True)
@@ -98,6 +104,8 @@ def quartile_boxes(values: Any, by: Any) -> list[dict[str, float | None]]:
     """
     values = np.asarray(values, np.float64)
     order = np.argsort(np.asarray(by), kind="stable")
+    if values.ndim != 1 or values.shape != order.shape:
+        raise InputError(f"values {values.shape} and by {order.shape} must have the same length")
     return [_box(values[group]) for group in np.array_split(order, 4)]
 
 
@@ -107,6 +115,8 @@ def class_means(values: Any, labels: Labels, classes: int) -> list[float | None]
     >>> class_means([1.0, 3.0, 5.0], np.array([0, 0, 2]), classes=3)
     [2.0, None, 5.0]
     """
+    if len(labels) != len(values) or (len(labels) and not 0 <= min(labels) <= max(labels) < classes):
+        raise InputError(f"{len(values)} values need as many labels of 0 to {classes - 1}")
     sums, counts = np.bincount(labels, values, classes), np.bincount(labels, minlength=classes)
     return [float(total / n) if n else None for total, n in zip(sums, counts, strict=True)]
 

@@ -1,8 +1,10 @@
 """Class balancing of the loss: sampling, class weights and logit adjustment (paper, section A.1).
 
-pi_k = n_k / sum(n) is the training prior of class k.
+pi_k = n_k / sum(n) is the training prior of class k. Counts may be shares: any finite numbers above 0. A single class
+has the weight 1 and the offset 0.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -23,6 +25,7 @@ def grw_weights(counts: Shares, rho: float = 1.0) -> Tensor:
     >>> grw_weights([80, 20], rho=0)
     tensor([0.5000, 0.5000])
     """
+    _check_rho(rho)
     return (-rho * _log_shares(counts)).softmax(0).float()
 
 
@@ -36,6 +39,8 @@ def mean_one(weights: Tensor, counts: Shares) -> Tensor:
     tensor([0.6250, 2.5000])
     """
     shares = _log_shares(counts).exp().to(weights)
+    if weights.shape != shares.shape or not (weights >= 0).all() or not 0 < weights.sum() < math.inf:
+        raise InputError(f"weights must be {len(shares)} finite numbers >= 0, one for each class, and not all 0.")
     return weights / (shares * weights).sum()
 
 
@@ -45,7 +50,11 @@ def logit_offset(counts: Shares, rho: float = 1.0) -> Tensor:
     >>> logit_offset([80, 20])
     tensor([-0.2231, -1.6094])
     """
-    return (rho * _log_shares(counts)).float()
+    _check_rho(rho)
+    offset = (rho * _log_shares(counts)).float()
+    if not offset.isfinite().all():
+        raise InputError(f"`rho` is {rho}: the offsets are too large for float32")
+    return offset
 
 
 class Balancing(NamedTuple):
@@ -82,6 +91,7 @@ def balancing(name: str, counts: Shares, rho: float = 1.0) -> Balancing:
     """
     if name not in BALANCES:
         raise unknown("balance", name, BALANCES)
+    _check_rho(rho)
     return BALANCES[name](counts, rho)
 
 
@@ -94,21 +104,39 @@ def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -
     >>> adjust_to_prior(torch.zeros(2), [0.5, 0.5], [0.9, 0.1]).softmax(-1)
     tensor([0.9000, 0.1000])
     """
-    if not len(train_prior) == len(target_prior) == logits.shape[-1]:
+    train, target = _numbers(train_prior), _numbers(target_prior)
+    if not logits.ndim or not len(train) == len(target) == logits.shape[-1]:
         raise InputError(
-            f"the train prior has {len(train_prior)} classes and the target prior {len(target_prior)}; "
-            f"give both one number for each of the {logits.shape[-1]} logits."
+            f"the train prior has {len(train)} classes and the target prior {len(target)}; "
+            f"give both one number for each class of the logits {list(logits.shape)}."
         )
-    target = torch.as_tensor(target_prior, dtype=torch.float64)
-    if (target < 0).any() or not target.sum() > 0:
-        raise InputError("the target prior must be non-negative and not all zero.")
+    if (target < 0).any() or not 0 < target.sum() < math.inf:
+        raise InputError("the target prior must be finite, non-negative and not all zero.")
     shift = (target / target.sum()).log() - _log_shares(train_prior)
     return logits + shift.to(logits)
 
 
 def _log_shares(counts: Shares) -> Tensor:
     """Log of pi [K], in float64."""
-    n = torch.as_tensor(counts, dtype=torch.float64)
+    n = _numbers(counts)
     for k in (n > 0).logical_not().nonzero().flatten().tolist():
         raise InputError(f"class {k} has {n[k]:g} training examples; give every class at least one, or drop it.")
+    if not n.sum() < math.inf:
+        raise InputError("the counts are infinite, or too large to be added: pass finite numbers.")
     return n.log() - n.sum().log()
+
+
+def _numbers(values: Shares) -> Tensor:
+    """One number for each class, in float64."""
+    try:
+        numbers = torch.as_tensor(values, dtype=torch.float64)
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        numbers = torch.empty(())
+    if numbers.ndim != 1 or not len(numbers):
+        raise InputError("counts and priors must be a list of numbers, one for each class.")
+    return numbers
+
+
+def _check_rho(rho: float) -> None:
+    if not 0 <= rho < math.inf:
+        raise InputError(f"`rho` is {rho}: it must be a finite number >= 0")

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from srepr.errors import InputError
+
 # Above this, Stirling's series is more accurate in float64 than differences of lgamma, psi and psi'.
 _LARGE = 1e5
 
@@ -26,12 +28,29 @@ def fit(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     (the paper's beta, section 4.2, is precision * mean). Identical teachers have infinite precision; it is returned as
     the largest finite number, which makes `1 / precision` 0 and avoids NaN. If only some teachers give a class
     probability 0, the precision would be 0; there the mean log-ratio to the largest teacher is set to the log of the
-    smallest normal number.
+    smallest normal number. NaN, a single class, no teachers and logits that are not log-probabilities raise an
+    InputError; an empty batch has an empty result.
 
     >>> mean, precision = fit(torch.tensor([[[0.7, 0.3]], [[0.6, 0.4]]]).log())
     >>> mean
     tensor([[0.6500, 0.3500]])
     >>> precision
+    tensor([90.2989])
+    """
+    if log_probs.ndim != 3 or not log_probs.is_floating_point() or not len(log_probs) or log_probs.shape[-1] < 2:
+        raise InputError(
+            f"log_probs is {list(log_probs.shape)} of {log_probs.dtype}: pass floating-point numbers [M, B, K] of"
+            " M >= 1 teachers and K >= 2 classes."
+        )
+    if not (log_probs.double().logsumexp(-1).abs() < 0.05).all():
+        raise InputError("log_probs must be logs of probabilities that sum to 1: pass logits through log_softmax(-1).")
+    return fit_unchecked(log_probs)
+
+
+def fit_unchecked(log_probs: Tensor) -> tuple[Tensor, Tensor]:
+    """The same as `fit` for a loop that makes log_probs itself; NaN gives NaN.
+
+    >>> fit_unchecked(torch.tensor([[[0.7, 0.3]], [[0.6, 0.4]]]).log())[1]
     tensor([90.2989])
     """
     limits = torch.finfo(log_probs.dtype)
@@ -45,20 +64,20 @@ def fit(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     mean_log = (mean_log / len(log_probs)).nan_to_num(nan=math.nan, neginf=math.log(limits.tiny))
     log_mean = (excess / len(log_probs)).log1p()
     mean = (top + log_mean).exp()
-    disagreement = torch.where(mean > 0, mean * (log_mean - mean_log), 0).sum(-1).clamp(min=0)
+    disagreement = torch.where(mean == 0, 0, mean * (log_mean - mean_log)).sum(-1).clamp(min=0)
     precision = ((log_probs.shape[-1] - 1) / 2 / disagreement).clamp(max=limits.max)
     return mean.to(log_probs.dtype), precision.to(log_probs.dtype)
 
 
 def kl_to_uniform(alpha: Tensor) -> Tensor:
-    """KL[Dir(alpha) || Dir(1)] [B] of Dirichlet parameters [B, K], differentiable once.
+    """KL[Dir(alpha) || Dir(1)] [B] of Dirichlet parameters [B, K], differentiable once; 0 for a single class.
 
         lgamma(a_0) - sum_k lgamma(a_k) - lgamma(K) + sum_k (a_k - 1) (psi(a_k) - psi(a_0)),    a_0 = sum_k a_k
 
     >>> kl_to_uniform(torch.tensor([[1.0, 1.0, 1.0], [2.0, 0.5, 4.0], [1e30, 1e30, 1e30]]))
     tensor([ 0.0000,  1.5030, 68.2931])
     """
-    a = alpha.double()
+    a = _checked(alpha)
     kl: Tensor = _Divergence.apply(a, torch.zeros_like(a), a.new_ones(a.shape[:-1]))  # type: ignore[no-untyped-call]
     return kl.to(alpha.dtype)
 
@@ -130,7 +149,8 @@ def entropy_of_mean(alpha: Tensor) -> Tensor:
     >>> entropy_of_mean(torch.tensor([[1.0, 1.0], [100.0, 100.0], [100.0, 0.1]]))
     tensor([0.6931, 0.6931, 0.0079])
     """
-    p = alpha.double() / alpha.double().sum(-1, keepdim=True)
+    a = _checked(alpha)
+    p = a / a.sum(-1, keepdim=True)
     return -torch.xlogy(p, p).sum(-1).to(alpha.dtype)
 
 
@@ -142,7 +162,7 @@ def expected_entropy(alpha: Tensor) -> Tensor:
     >>> expected_entropy(torch.tensor([[1.0, 1.0], [100.0, 100.0], [100.0, 0.1]]))
     tensor([0.5000, 0.6907, 0.0060])
     """
-    a = alpha.double()
+    a = _checked(alpha)
     total = a.sum(-1, keepdim=True)
     return (a / total * ((total + 1).digamma() - (a + 1).digamma())).sum(-1).to(alpha.dtype)
 
@@ -153,5 +173,14 @@ def mutual_information(alpha: Tensor) -> Tensor:
     >>> mutual_information(torch.tensor([[1.0, 1.0], [100.0, 100.0], [100.0, 0.1]]))
     tensor([0.1931, 0.0025, 0.0019])
     """
-    a = alpha.double()
+    a = _checked(alpha)
     return (entropy_of_mean(a) - expected_entropy(a)).clamp(min=0).to(alpha.dtype)
+
+
+def _checked(alpha: Tensor) -> Tensor:
+    """Parameters of Dirichlets [..., K] in float64."""
+    if not alpha.ndim or not alpha.shape[-1] or not alpha.is_floating_point():
+        raise InputError(f"alpha is {list(alpha.shape)} of {alpha.dtype}: pass floating-point numbers [B, K].")
+    if not ((alpha > 0) & alpha.isfinite()).all():
+        raise InputError("alpha must be finite and above 0: these are no parameters of a Dirichlet.")
+    return alpha.double()

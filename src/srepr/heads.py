@@ -98,7 +98,9 @@ def tau_norm(weight: Tensor, tau: float = 1.0) -> nn.Linear:
     Parameter containing:
     tensor([[0.6000, 0.8000]], requires_grad=True)
     """
-    return _linear(_normalised(weight, tau), None)
+    if not math.isfinite(tau):
+        raise InputError(f"`tau` is {tau}: it must be a finite number")
+    return _linear(_normalised(_checked(weight, None), tau), None)
 
 
 def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, scale: Tensor | float = 30.0) -> Cosine:
@@ -116,9 +118,14 @@ def nearest_class_mean(batches: Iterable[tuple[Tensor, Tensor]], classes: int, s
     for features, labels in batches:
         if sums is None:
             sums = features.new_zeros(classes, features.shape[1], dtype=torch.float64)
-        sums.index_add_(0, labels, unit_parts(features.double(), scale))
+        try:
+            sums.index_add_(0, labels, unit_parts(features.double(), scale))
+        except (IndexError, RuntimeError):
+            raise InputError(f"features [B, L] need labels [B] of 0 to {classes - 1}; check both.") from None
     if sums is None:
         raise InputError("there are no features to average; pass at least one batch of (features, labels).")
+    if not sums.isfinite().all():
+        raise InputError("the features contain NaN or infinity; check the network that gave them.")
     for k in (sums == 0).all(1).nonzero().flatten().tolist():
         raise InputError(f"class {k} has no features other than 0; add examples or drop the class.")
     return Cosine(unit_parts(sums, scale).to(features.dtype), scale)  # sum and mean have the same direction
@@ -172,6 +179,7 @@ def build(
         raise unknown("head", kind, HEADS)
     if start not in ("stage 1", "random"):
         raise unknown("start", start, ["stage 1", "random"])
+    _checked(weight, bias)
     if start == "random":
         if kind != "linear":
             raise InputError(f"the head {kind!r} rescales the stage-1 classifier. Set `start` to 'stage 1'.")
@@ -189,8 +197,13 @@ def from_tensors(tensors: Mapping[str, Tensor]) -> nn.Module:
     'DisAlign'
     """
     kind = next(name for name, kind in HEADS.items() if not kind.mark or kind.mark in tensors)
+    if "weight" not in tensors:
+        raise InputError("there is no head in these tensors: they have no `weight`.")
     head = build(kind, weight=tensors["weight"], bias=tensors.get("bias"), scale=tensors.get("scale"))
-    head.load_state_dict(dict(tensors))
+    try:
+        head.load_state_dict(dict(tensors))
+    except RuntimeError:
+        raise InputError(f"these tensors are not those of the head {kind}. Train it again.") from None
     return head
 
 
@@ -215,6 +228,16 @@ def _keep_classifier(head: nn.Module, weight: Tensor, bias: Tensor | None, scale
         weight = on_unit_parts(weight, scale)
     for name, tensor in {"weight": weight, "bias": bias, "scale": scale}.items():
         head.register_buffer(name, None if tensor is None else tensor.detach().clone())
+
+
+def _checked(weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The weight of a classifier, which must be [K, L], finite, with a bias of [K] if any."""
+    if weight.ndim != 2 or not weight.numel() or (bias is not None and bias.shape != weight.shape[:1]):
+        shapes = f"{list(weight.shape)} and its bias {None if bias is None else list(bias.shape)}"
+        raise InputError(f"the weight of a classifier is {shapes}; pass [K, L] and [K].")
+    if not weight.isfinite().all() or (bias is not None and not bias.isfinite().all()):
+        raise InputError("the classifier contains NaN or infinity: its training has diverged.")
+    return weight
 
 
 def _seen(features: Tensor, scale: Tensor | None) -> Tensor:

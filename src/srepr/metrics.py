@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,6 +73,7 @@ def expected_calibration_error(probs: Any, y: Any, bins: int = BINS) -> float:
     >>> expected_calibration_error([[1.0, 0.0], [0.75, 0.25], [0.25, 0.75], [0.25, 0.75]], [0, 0, 1, 0])
     0.0625
     """
+    _check_bins(bins)
     probs = _as_probs(probs)
     y = _labels_for(probs, y)
     if not len(y):
@@ -87,7 +89,7 @@ def shot_groups(class_counts: Sequence[int]) -> dict[str, Tensor]:
     >>> shot_groups([500, 100, 20, 19])["medium"]
     tensor([False,  True,  True, False])
     """
-    n = np.asarray(class_counts)
+    n = _array(class_counts)
     if n.ndim != 1 or n.dtype.kind not in "iu" or (n < 0).any():
         raise InputError("class_counts must be the K numbers of training examples: count them with count_labels(data)")
     return {name: torch.from_numpy(mask) for name, mask in groups(n).items()}
@@ -127,6 +129,7 @@ class LongTailMetrics(Metric):
 
     def __init__(self, class_counts: Sequence[int], bins: int = BINS, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        _check_bins(bins)
         self.groups = shot_groups(class_counts)
         self.classes, self.bins = len(class_counts), bins
         shapes: dict[str, tuple[int, ...]] = {
@@ -282,7 +285,10 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
 
 
 def _as_probs(values: Any) -> Tensor:
-    probs = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    given = values if isinstance(values, Tensor) else _array(values)
+    if not isinstance(given, Tensor) and given.dtype.kind not in "fiub":
+        raise InputError("probabilities must be numbers [B, K], one row for each example")
+    probs = torch.as_tensor(given)
     probs = probs if probs.is_floating_point() else probs.double()
     if probs.dim() != 2 or not probs.shape[1]:
         raise InputError(f"probabilities have shape {list(probs.shape)}: pass [B, K], one row for each example")
@@ -300,6 +306,19 @@ def _labels_for(scores: Tensor, y: Any) -> Tensor:
     if len(labels) != len(scores):
         raise InputError(f"there are {len(scores)} predictions but {len(labels)} labels: pass one label for each")
     return labels
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """The values as an array; of objects where the rows have different lengths."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.empty((), dtype=object)
+
+
+def _check_bins(bins: int) -> None:
+    if not isinstance(bins, int) or bins < 1:
+        raise InputError(f"`bins` is {bins}: it must be a whole number from 1 on")
 
 
 def _ratio(part: float, whole: float) -> float | None:

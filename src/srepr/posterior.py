@@ -80,7 +80,7 @@ class Posterior:
         _check_same("the mean", mean, parameters)
         _check_same("the variance", variance, parameters)
         finite = all(moment.isfinite().all() for moment in [*mean.values(), *variance.values()])
-        if count < 1 or not finite or any((v < 0).any() for v in variance.values()):
+        if not isinstance(count, int) or count < 1 or not finite or any((v < 0).any() for v in variance.values()):
             raise InputError("the moments need count >= 1, finite means, and finite variances >= 0: save them again")
         posterior.count = count
         for name, parameter in parameters.items():
@@ -165,6 +165,10 @@ class Posterior:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the `state_dict()` of a posterior of the same network."""
         _check_same("the state", state, self.state_dict())
+        moments = {name: tensor for name, tensor in state.items() if name.startswith(("mean.", "m2."))}
+        spread = [tensor for name, tensor in state.items() if name.startswith("m2.") or name == "count"]
+        if not all(t.isfinite().all() for t in moments.values()) or any((t < 0).any() for t in spread):
+            raise InputError("the state holds NaN, infinity or a negative variance: it is damaged, use an older one")
         self.count = int(state["count"])
         for name in self._mean:
             self._mean[name].copy_(state[f"mean.{name}"])

@@ -211,7 +211,7 @@ class Problem:
         found = []
         for stochastic, _, _ in self.parts():
             logits = stochastic @ at.weight.T.to(self.data.dtype) + at.bias.to(self.data.dtype)
-            found.append(dirichlet.fit((logits.double() / distil.temperature).log_softmax(-1)))
+            found.append(dirichlet.fit_unchecked((logits.double() / distil.temperature).log_softmax(-1)))
         return found
 
     def _as_sure(self, at: Solution, teachers: list[tuple[Tensor, Tensor]], distil: Distillation) -> Solution:

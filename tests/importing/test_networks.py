@@ -242,6 +242,9 @@ def damage(folder, what):
     elif what == "no tokenizer":
         for file in folder.glob("*token*"):
             file.unlink()
+    elif what == "odd settings":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": 3}))
     elif what == "images":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ViTForImageClassification"]}))
@@ -255,8 +258,9 @@ def damage(folder, what):
         ("unknown network", "does not know the model_type 'my-own'"),
         ("no weights", "has no weights: neither model.safetensors nor pytorch_model.bin"),
         ("missing weights", "lacks the weights embeddings."),
-        ("malicious weights", "pytorch_model.bin is malicious"),
+        ("malicious weights", "lacks the weights embeddings."),
         ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
+        ("odd settings", "has settings that cannot be used (TypeError"),
         ("images", "classifies images, and birds has texts"),
     ],
 )
@@ -265,6 +269,8 @@ def test_what_is_wrong_with_a_folder_is_one_line(srepr, here, tmp_path, what, me
     damage(folder, what)
     answer = srepr("train", here / "birds.csv", "--network", f"hf:{folder}", "--out", tmp_path / "R")
     assert message in answer.complaint
+    if what == "malicious weights":
+        assert "pytorch_model.bin names posix.system, which is unusual in a checkpoint: not executed" in answer.err
     assert not (folder / "ran").exists()
     assert not (tmp_path / "R").exists()
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +18,12 @@ from srepr.data.about import About
 from srepr.errors import InputError
 from srepr.importing.layouts import Parts, Tensors, take_apart
 from srepr.models import build
-from srepr.storage.reader import read
+from srepr.storage.reader import read, shown
 
 NETWORK = "resnet"
+COUNTER = ".num_batches_tracked"
+TENSORS_OF_A_BLOCK = 10
+"""At least: two convolutions, and two BatchNorms of four."""
 STAGE = re.compile(r"layer(\d+)(?:s\.(\d+))?\.(\d+)\.")  # stage, expert, block
 
 
@@ -32,7 +38,7 @@ class Checkpoint:
     """0 for a body without a classifier; the network then has one with random weights."""
     layout: str
     foreign: tuple[str, ...]
-    """Classes that the file names besides its tensors; they were not instantiated."""
+    """Names in the file besides its tensors; they were neither imported nor called."""
 
 
 def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) -> Checkpoint:
@@ -40,9 +46,13 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
 
     `scale` is the scale of cosine classifiers. Checkpoints do not store it; all supported projects use 30.
     """
+    if not 0 < scale < math.inf:
+        raise InputError(f"`scale` is {scale}: it must be a number above 0")
     content = read(path)
+    report(path, content.unusual)
     try:
         name, parts = take_apart(content.value, layout)
+        check_numbers(parts)
         options = described(parts.body)
         own = classifier(parts, options, scale) if parts.heads else fresh(options)
         tensors = {**renamed(parts.body, options), **own}
@@ -54,7 +64,7 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
         raise InputError(f"{path}: {error}") from None
     except (ArithmeticError, IndexError, RuntimeError, ValueError) as error:  # inconsistent shapes
         raise InputError(
-            f"{path}: cannot build a network from its tensors ({error}). Only ResNets are supported."
+            f"{path}: cannot build a network from its tensors ({shown(str(error))}). Only ResNets are supported."
         ) from None
     return Checkpoint(
         network=network.eval(),
@@ -63,6 +73,38 @@ def read_checkpoint(path: Path, *, layout: str = "auto", scale: float = 30.0) ->
         layout=name,
         foreign=content.foreign,
     )
+
+
+def report(path: Path, names: Sequence[str]) -> None:
+    """Say on stderr which names in a checkpoint are unusual, in one line; they were not executed."""
+    if names:
+        some = ", ".join(map(shown, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+        print(f"{path} names {some}, which is unusual in a checkpoint: not executed", file=sys.stderr)
+
+
+def check_numbers(parts: Parts) -> None:
+    """Raise an InputError for a tensor that cannot be a weight: empty, of integers, not finite, a variance below 0."""
+    others = {"the factors of its classifier": parts.factors} if parts.factors is not None else {}
+    for weight, bias in parts.heads:
+        others |= {"the weight of its classifier": weight} | ({} if bias is None else {"its bias": bias})
+        check_weights(others)
+    check_weights({shown(name): tensor for name, tensor in parts.body.items() if not name.endswith(COUNTER)})
+
+
+def check_weights(tensors: Tensors) -> None:
+    """The checks of `check_numbers`."""
+    for name, tensor in tensors.items():
+        problem = None
+        if not tensor.numel():
+            problem = f"has no numbers, {list(tensor.shape)}"
+        elif not tensor.is_floating_point():
+            problem = f"has numbers of the type {tensor.dtype}: only floating-point weights can be imported"
+        elif not tensor.float().isfinite().all():
+            problem = "contains NaN or infinity: its training has diverged"
+        elif name.endswith("running_var") and (tensor < 0).any():
+            problem = "contains variances below 0"
+        if problem:
+            raise InputError(f"{name} {problem}. Pass another checkpoint.")
 
 
 def fitted(path: Path, found: Checkpoint, data: LongTailData) -> tuple[nn.Module, About]:
@@ -92,8 +134,13 @@ def described(body: Tensors) -> dict[str, Any]:
     found = [match.groups() for match in map(STAGE.match, body) if match]
     if "conv1.weight" not in body or "layer1.0.conv1.weight" not in body:
         raise InputError("it is not a ResNet with conv1 and layer1. Use srepr.retrain in Python instead")
-    stages = sorted({stage for stage, _, _ in found}, key=int)
+    blocks: dict[str, set[str]] = {}
+    for stage, _, block in found:
+        blocks.setdefault(stage, set()).add(block)
+    stages = sorted(blocks, key=int)
     own = {stage for stage, expert, _ in found if expert}
+    if TENSORS_OF_A_BLOCK * len(set(found)) > len(body):
+        raise InputError("its blocks lack most of their tensors. The checkpoint may be incomplete.")
     bottleneck = "layer1.0.conv3.weight" in body
     last = "conv3.weight" if bottleneck else "conv2.weight"
     outputs = [f"layer{stage}s.0.0.{last}" if stage in own else f"layer{stage}.0.{last}" for stage in stages]
@@ -113,7 +160,7 @@ def described(body: Tensors) -> dict[str, Any]:
         "kernel": stem[2],
         "bottleneck": bottleneck,
         # Count the blocks, do not trust the numbers: a name can claim a billion blocks.
-        "depths": tuple(len({block for at, _, block in found if at == stage}) for stage in stages),
+        "depths": tuple(len(blocks[stage]) for stage in stages),
         "widths": widths,
         "squeeze": widths[0] // middle[0] if bottleneck else 4,
         "groups": middle[0] // middle[1] if bottleneck else 1,
@@ -146,11 +193,17 @@ def classifier(parts: Parts, options: dict[str, Any], scale: float) -> Tensors:
             f"its classifier is {list(weights[0].shape)}, its features are {length}. The checkpoint may be incomplete."
         )
     weight = torch.cat(weights, 1).float()
+    if any(bias.shape != weight.shape[:1] for bias in biases):
+        raise InputError(
+            f"its bias is not [{len(weight)}], a number for each class. The checkpoint may be incomplete."
+        )
     options["bias"] = bool(biases)
     if cosine:
         options["scale"] = [scale] * experts if experts > 1 else scale
         return {"fc.weight": weight, "fc.scale": torch.tensor(options["scale"])}
     factors = torch.ones(len(weight)) if parts.factors is None else parts.factors.float().flatten()
+    if len(factors) != len(weight):
+        raise InputError(f"it has {len(factors)} factors for {len(weight)} classes. The checkpoint may be incomplete.")
     fc = {"fc.weight": factors[:, None] * weight / experts}
     if biases:
         fc["fc.bias"] = factors * torch.stack(biases).float().mean(0)
@@ -168,7 +221,7 @@ def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
     """Load the tensors into a network on the meta device; names and shapes must match exactly."""
     own = network.state_dict()
     # Files from before PyTorch 0.4.1 lack these counters, which are not used here.
-    counters = [name for name in own if name.endswith(".num_batches_tracked")]
+    counters = [name for name in own if name.endswith(COUNTER)]
     tensors = dict.fromkeys(counters, torch.tensor(0)) | tensors
     problems = {
         "tensors are missing": own.keys() - tensors.keys(),
@@ -177,7 +230,7 @@ def filled(network: nn.Module, tensors: Tensors) -> nn.Module:
     }
     for problem, names in problems.items():
         if names:
-            some = ", ".join(sorted(names)[:3]) + ", ..." * (len(names) > 3)
+            some = ", ".join(map(shown, sorted(names)[:3])) + ", ..." * (len(names) > 3)
             raise InputError(f"{len(names)} {problem}: {some}. This ResNet variant is not supported.")
     network.to_empty(device="cpu").load_state_dict(tensors)
     return network

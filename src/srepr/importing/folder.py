@@ -53,14 +53,18 @@ def import_checkpoint(
     wanted = {**asdict(settings), "imported": {"sha256": digest, "layout": found.layout, "scale": scale}}
     wanted["data"]["protocol"] = examples.protocol
     facts = {"checkpoint": {"file": path.name, "foreign": found.foreign}, **data_facts(examples, source, data_dir)}
-    enter_run(out, wanted, {**provenance(), **facts})
-    with sole_writer(out):
-        if not (out / "results.json").exists():
-            metrics = on_parts(
-                examples, lambda part: measure_network(network, part, about.counts, workers=workers, quiet=quiet)
-            )
-            posterior = Posterior(network, classifier=about.classifier)
-            posterior.update(network)
+    facts = {**provenance(), **facts}
+    if out.is_dir() and any(out.iterdir()):  # refused before the work, if it is not this run
+        enter_run(out, wanted, facts)
+    if not (out / "results.json").exists():
+        # Measured before a folder is made: a network that turns out to be unusable leaves nothing behind.
+        metrics = on_parts(
+            examples, lambda part: measure_network(network, part, about.counts, workers=workers, quiet=quiet)
+        )
+        posterior = Posterior(network, classifier=about.classifier)
+        posterior.update(network)
+        enter_run(out, wanted, facts)
+        with sole_writer(out):
             save_model(out / STAGE_1["swa"], network, about)
             save_posterior(out / "posterior.safetensors", posterior)
             write_json(out / "results.json", {"swa": metrics})

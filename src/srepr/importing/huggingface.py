@@ -25,6 +25,7 @@ from srepr.data import ArrayExamples, LongTailData
 from srepr.data.about import About
 from srepr.data.tokens import TextExamples, encode, tokenizer
 from srepr.errors import InputError
+from srepr.importing.checkpoint import report
 from srepr.models.huggingface import (
     LEFT_OUT,
     HuggingFace,
@@ -37,7 +38,7 @@ from srepr.models.huggingface import (
 )
 from srepr.models.split import find_classifier
 from srepr.run.description import Start
-from srepr.storage.reader import read
+from srepr.storage.reader import read, shown
 
 LENGTH = 256
 """Largest number of tokens, if the network takes that many."""
@@ -66,9 +67,16 @@ def huggingface_network(name: str, data: LongTailData) -> Start:
     config = read_json(folder / "config.json")
     task: Task = "text" if texts else "image"
     wrong: Task = "image" if texts else "text"
-    if is_classifier(config, wrong):
-        raise InputError(f"{folder} classifies {wrong}s, and {data.name} has {task}s. Choose another `network`.")
-    about = of_texts(folder, config, data) if texts else of_images(folder, data)
+    try:
+        if is_classifier(config, wrong):
+            raise InputError(f"{folder} classifies {wrong}s, and {data.name} has {task}s. Choose another `network`.")
+        about = of_texts(folder, config, data) if texts else of_images(folder, data)
+        same = labels_of(config) == data.class_names and is_classifier(config, task)
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # settings of other types
+        reason = shown(f"{type(error).__name__}: {error}")
+        raise InputError(f"{folder} has settings that cannot be used ({reason}). Fetch it again.") from None
     weights = weight_files(folder)
     tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in stored(weights)}
     classes = len(data.class_names)
@@ -76,7 +84,6 @@ def huggingface_network(name: str, data: LongTailData) -> Start:
     digest = hashlib.sha256()
     for file in (folder / "config.json", *weights):
         digest.update(file.read_bytes())
-    same = labels_of(config) == data.class_names and is_classifier(config, task)
     return Start(network, replace(about, options=options, classifier=classifier), digest.hexdigest(), trained=same)
 
 
@@ -126,7 +133,8 @@ def weight_files(folder: Path) -> list[Path]:
 def stored(files: Sequence[Path]) -> Iterator[tuple[str, Tensor]]:
     """The tensors in files of weights, by name."""
     for file in files:
-        found = read(file).value
+        found, _, unusual = read(file)
+        report(file, unusual)
         if not isinstance(found, Mapping):
             raise InputError(f"{file} holds no weights by name. Save them with transformers.")
         yield from ((str(name), value) for name, value in found.items() if isinstance(value, Tensor))

@@ -152,7 +152,9 @@ def weights(content: Mapping[str, Any]) -> Tensors:
 
 
 def tensors_of(state: Any) -> Tensors:
-    """Tensors of a state dict, without the name prefixes of DataParallel and torch.compile."""
+    """Tensors of a state dict, without the name prefixes of DataParallel and torch.compile; none in other objects."""
+    if not isinstance(state, dict):
+        return {}
     tensors = {key: value for key, value in state.items() if isinstance(key, str) and isinstance(value, Tensor)}
     for prefix in WRAPPERS:
         if tensors and all(key.startswith(prefix) for key in tensors):
