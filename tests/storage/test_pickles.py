@@ -63,7 +63,7 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_work_and_memory_are_a_small_multiple_of_the_file(tmp_path, name):
-    """docs/security-checkpoints.md promises 200 bytes and 20 microseconds for a byte."""
+    """SECURITY.md promises 200 bytes and 20 microseconds for a byte."""
     path = archive(tmp_path / "bad.pth", b"\x80\4" + HOSTILE[name], data__0=bytes(16))
     size = path.stat().st_size
     tracemalloc.start()

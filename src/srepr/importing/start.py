@@ -30,8 +30,7 @@ from srepr.models.split import replace_classifier
 from srepr.run.checkpoints import load_model
 from srepr.run.description import Start, check_readable
 from srepr.run.folder import STAGE_1
-from srepr.storage.reader import shown
-from srepr.storage.tensors import load_metadata
+from srepr.storage.tensors import is_own
 
 SMALL, ENLARGED = 64, 160
 """Images up to 64 pixels are enlarged to 160 for a network that was pretrained on large ones."""
@@ -48,8 +47,8 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if not path.exists():
         raise InputError(f"{path} does not exist. Pass a run folder or a checkpoint to start from.")
     file = path / STAGE_1["swa"] if path.is_dir() else path
-    if path.is_dir() or is_own(file):
-        network, about = loaded(file)
+    if path.is_dir() or (file.suffix == ".safetensors" and is_own(file)):
+        network, about = load_model(file)
         classes, inputs = len(about.class_names), about.given or about.shape
     else:
         found = read_checkpoint(file)
@@ -69,29 +68,6 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if about.network == NETWORK:
         ours = replace(ours, options={**about.options, "bias": True, "scale": None})
     return Start(fresh_classifier(network, about.classifier, len(data.class_names)), ours, digest, trained=False)
-
-
-def is_own(file: Path) -> bool:
-    """Whether a file has the metadata of a model of srepr; files of other projects may have any."""
-    if file.suffix != ".safetensors":
-        return False
-    try:
-        return "about" in load_metadata(file)
-    except (TypeError, ValueError) as error:  # metadata under our name that are not ours
-        if isinstance(error, InputError):
-            raise
-        return False
-
-
-def loaded(file: Path) -> tuple[nn.Module, About]:
-    """The network of a file of srepr; an InputError if its metadata are not what srepr writes."""
-    try:
-        return load_model(file)
-    except InputError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = shown(f"{type(error).__name__}: {error}")
-        raise InputError(f"{file} does not describe its network ({reason}). Pass a file that srepr wrote.") from None
 
 
 def described(path: Path, about: About, inputs: tuple[int, ...], data: LongTailData) -> About:

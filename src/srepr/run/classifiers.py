@@ -131,7 +131,7 @@ def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
     settings = read_settings(run)
     frozen = settings.get("freeze", "none")
     if frozen == "body":
-        options |= {"pretrained": True, "precision": settings["precision"]}
+        options |= {"pretrained": True, "precision": settings.get("precision", "32-true")}
     else:
         freeze(network, frozen)  # the draws keep the statistics of these layers
     return Frozen(run=run, network=network, posterior=posterior, about=about, **options)

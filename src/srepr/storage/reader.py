@@ -6,7 +6,7 @@
     safetensors           a flat dict of tensors
 
 A tensor is a view (offset, size, stride) of a storage; all three are checked against the available bytes. Work and
-memory are proportional to the size of the file (docs/security-checkpoints.md).
+memory are proportional to the size of the file (SECURITY.md).
 """
 
 from __future__ import annotations

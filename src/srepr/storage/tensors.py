@@ -66,6 +66,25 @@ def load_metadata(path: Path) -> dict[str, str]:
         return metadata
 
 
+def is_own(path: Path) -> bool:
+    """Whether a safetensors file has metadata of srepr; other projects may have any.
+
+    >>> path = getfixture("tmp_path") / "weights.safetensors"
+    >>> import torch
+    >>> save_file({"w": torch.ones(2)}, path, {"srepr": "no JSON"})
+    >>> is_own(path)
+    False
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            schema.parsed_text((file.metadata() or {}).get("srepr", ""), dict[str, str])
+    except schema.Mismatch:
+        return False
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}). Fetch it again.") from None
+    return True
+
+
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """The open file and its metadata, after a look at its checksum."""
