@@ -16,12 +16,11 @@ from tests.kill import kill_underway, outcome, start
 import srepr as library
 from srepr.cli.train import train_default
 from srepr.data import load
-from srepr.data.about import About
 from srepr.errors import InputError
 from srepr.importing.huggingface import huggingface_network
 from srepr.importing.start import pretrained_network
 from srepr.models import build
-from srepr.run.checkpoints import load_model
+from srepr.run.checkpoints import load_model, read_about
 from srepr.storage.files import read_json
 
 transformers = pytest.importorskip("transformers")
@@ -150,7 +149,7 @@ def test_the_features_of_a_real_network_are_those_that_its_makers_give(tmp_path)
 def test_a_run_is_opened_quickly_although_it_holds_the_tokenizer(here, tmp_path):
     data = load(here / "birds.csv")
     begun = huggingface_network(str(here / "bert"), data)
-    assert About.from_json(begun.about.to_json()) == begun.about
+    assert read_about(tmp_path, {"about": begun.about.to_json()}) == begun.about
     assert build("hf", 3, **begun.about.options).state_dict().keys() == begun.network.state_dict().keys()
 
 

@@ -16,8 +16,8 @@ class About:
 
     >>> about = About(network="mlp", options={"inputs": 4}, class_names=("a", "b"), counts=(9, 3), shape=(4,),
     ...               mean=(0.0,), std=(1.0,))
-    >>> About.from_json(about.to_json()) == about
-    True
+    >>> about.classifier
+    'fc'
     """
 
     network: str
@@ -55,13 +55,6 @@ class About:
             classifier=classifier,
         )
 
-    @classmethod
-    def from_json(cls, text: str) -> About:
-        """Inverse of `to_json`."""
-        fields: dict[str, Any] = json.loads(text)
-        lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
-        return cls(**{**fields, **lists})
-
     def to_json(self) -> str:
-        """JSON text, stored in the header of a weights file."""
+        """JSON text, stored in the header of a weights file (`srepr.run.checkpoints.read_about` reads it)."""
         return json.dumps(asdict(self))
