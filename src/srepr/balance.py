@@ -111,7 +111,7 @@ def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -
             f"give both one number for each class of the logits {list(logits.shape)}."
         )
     if (target < 0).any() or not 0 < target.sum() < math.inf:
-        raise InputError("the target prior must be finite, non-negative and not all zero.")
+        raise InputError("the target prior must be non-negative and not all zero, and finite.")
     shift = (target / target.sum()).log() - _log_shares(train_prior)
     return logits + shift.to(logits)
 

@@ -32,7 +32,7 @@ from srepr.models.batchnorm import update_batchnorm
 from srepr.models.call import call, to_device
 from srepr.models.fold import fold_batchnorm
 from srepr.models.hardware import channels_last, default_device, runner
-from srepr.models.split import feature_extractor
+from srepr.models.split import feature_extractor, feature_length
 from srepr.posterior import Posterior
 from srepr.progress import Progress
 
@@ -347,14 +347,3 @@ class NetworkFeatures:
         """The labels [N] under a view: the data's own, or the kept ones of a loader; None if they are not kept."""
         kept, own = self.store.read(self.describe_labels(view), np.int64), self.inputs.labels
         return kept if own is None else own if kept is not None and np.array_equal(kept, own) else None
-
-
-def feature_length(network: nn.Module, classifier: str) -> int:
-    """L, the length of what the classifier takes in.
-
-    >>> feature_length(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), "1")
-    8
-    """
-    weight = network.get_submodule(classifier).weight
-    assert isinstance(weight, Tensor)
-    return weight.shape[1]

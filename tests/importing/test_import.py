@@ -94,9 +94,9 @@ def test_the_folder_says_where_it_is_from(srepr, tmp_path):
 
 def test_the_same_import_again_changes_nothing_and_another_is_refused(srepr, tmp_path):
     run, results = imported(srepr, tmp_path, networks()["linear"])
-    before = {file.name: file.read_bytes() for file in run.iterdir()}
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
     assert imported(srepr, tmp_path, networks()["linear"]) == (run, results)
-    assert {file.name: file.read_bytes() for file in run.iterdir()} == before
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
     torch.save(networks()["cosine"].state_dict(), tmp_path / "theirs.pth")
     again = srepr("import", tmp_path / "theirs.pth", "--source", "digits-lt", "--out", run)
     assert "holds a run with other settings: `imported.sha256` was" in again.complaint

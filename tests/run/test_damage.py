@@ -213,7 +213,7 @@ def test_every_bit_of_a_file_of_weights_is_covered(tmp_path):
     ("name", "change", "complaint"),
     [
         ("representation.safetensors", "weights", "is not a number"),
-        ("heads/srepr.safetensors", "weights", "is not a number"),
+        ("heads/srepr.safetensors", "weights", "contains NaN"),
         ("heads/srepr.json", "temperature", "must be a finite number above 0"),
     ],
 )

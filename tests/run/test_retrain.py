@@ -269,7 +269,7 @@ def test_killed_in_any_write_the_same_command_ends_with_the_same_bits(finished, 
         assert not list(run.rglob(".*.partial"))
         assert read_json(run / "results.json").keys() == {"sgd", "swa", "mine", "crt"}
         number += 1
-    assert number == 7  # for each of the two heads: weights, note, results
+    assert number == 11  # for each of the two heads: weights, note and its checksum, results and theirs
 
 
 def test_a_second_process_is_refused_while_heads_are_made(run, written_to):

@@ -231,3 +231,14 @@ class _Tap(nn.Module):
                 f"{self.name} is given features of shape {list(features.shape)}: only [B, L] can be split"
             )
         return pooled
+
+
+def feature_length(network: nn.Module, classifier: str) -> int:
+    """L, the length of what the classifier takes in.
+
+    >>> feature_length(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 3)), "1")
+    8
+    """
+    weight = network.get_submodule(classifier).weight
+    assert isinstance(weight, Tensor)
+    return weight.shape[1]

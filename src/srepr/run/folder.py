@@ -30,7 +30,7 @@ from srepr.config import Data, Stage1, Train
 from srepr.data.sources import NAMED, load
 from srepr.errors import InputError, check
 from srepr.run.checkpoints import read_about
-from srepr.run.schema import Facts, StateNote, read_config, read_entry
+from srepr.run.schema import Facts, Metrics, StateNote, read_config, read_entry
 from srepr.storage import schema
 from srepr.storage.files import adopt, create_folder, plain, read_json, write_json
 from srepr.storage.tensors import load_metadata, load_tensors, save_tensors
@@ -243,3 +243,17 @@ def newest_state(path: Path, *, discard: bool = False) -> tuple[dict[str, Tensor
                 print(f"srepr: {error} Continuing from the state before it.", file=sys.stderr)
                 file.unlink(missing_ok=True)
     return None
+
+
+def check_earlier(run: Path, settings: Train, position: tuple[int, int]) -> None:
+    """Raise an InputError unless what the training wrote before `position`, and needs later, is as it was written."""
+    last = (settings.epochs, 0)  # of the SWA branch
+    if settings.baseline and (settings.swa_start, 0) < position <= last:
+        load_metadata(run / "state" / "fork.safetensors")
+    if position >= last:
+        read_json(run / "state" / "swa.json", Metrics)
+        for name in (STAGE_1["swa"], "posterior.safetensors"):
+            load_metadata(run / name)
+    if settings.baseline and position[0] >= 2 * settings.epochs - settings.swa_start:
+        read_json(run / "state" / "sgd.json", Metrics)
+        load_metadata(run / STAGE_1["sgd"])

@@ -45,10 +45,10 @@ from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
 from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
 from srepr.run.probe import probe
-from srepr.run.schema import Metrics, read_results
+from srepr.run.schema import read_results
 from srepr.storage.checksums import FOLDER
 from srepr.storage.files import read_json, write_json
-from srepr.storage.tensors import load_metadata, load_tensors, save_tensors
+from srepr.storage.tensors import load_tensors, save_tensors
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -254,7 +254,7 @@ def resumed(run: Path, learner: Learner, settings: Train, *, writes: bool) -> tu
     tensors, note = kept
     index, step = note["position"]
     try:
-        check_earlier(run, settings, (index, step))
+        folder.check_earlier(run, settings, (index, step))
     except InputError as error:
         if writes:
             print(f"srepr: {error} The training starts again.", file=sys.stderr)
@@ -267,20 +267,6 @@ def resumed(run: Path, learner: Learner, settings: Train, *, writes: bool) -> tu
         reason = str(error).splitlines()[-1].strip()
         raise InputError(f"the state in {run / 'state'} is of another training ({reason}). Delete it.") from None
     return (index, step), sums
-
-
-def check_earlier(run: Path, settings: Train, position: tuple[int, int]) -> None:
-    """Raise an InputError unless what the training wrote before `position`, and needs later, is as it was written."""
-    last = (settings.epochs, 0)  # of the SWA branch
-    if settings.baseline and (settings.swa_start, 0) < position <= last:
-        load_metadata(run / "state" / "fork.safetensors")
-    if position >= last:
-        read_json(run / "state" / "swa.json", Metrics)
-        for name in (STAGE_1["swa"], "posterior.safetensors"):
-            load_metadata(run / name)
-    if settings.baseline and position[0] >= 2 * settings.epochs - settings.swa_start:
-        read_json(run / "state" / "sgd.json", Metrics)
-        load_metadata(run / STAGE_1["sgd"])
 
 
 def branch_off(
