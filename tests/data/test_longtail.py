@@ -98,6 +98,19 @@ def test_a_holdout_parts_the_data_and_leaves_no_class_empty(sizes, fraction, see
         assert n < 2 or abs(h - n * fraction) <= 1
 
 
+@given(class_sizes, st.floats(0.01, 0.99), st.integers(0, 2**32))
+def test_copies_stay_together_and_do_not_change_the_rest(sizes, fraction, seed):
+    """Each example once gives the same holdout as without identities; more copies of some follow them."""
+    labels = labels_of(sizes)
+    _, held = stratified_holdout(labels, fraction, seed=seed)
+    _, same = stratified_holdout(labels, fraction, seed=seed, identities=np.arange(len(labels)) * 7)
+    np.testing.assert_array_equal(held, same)
+    copied = np.random.default_rng(seed).integers(0, len(labels), 20)
+    every = np.concatenate([np.arange(len(labels)), copied])
+    _, out = stratified_holdout(labels[every], fraction, seed=seed, identities=every)
+    np.testing.assert_array_equal(out, np.flatnonzero(np.isin(every, held)))
+
+
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, 10])
 def test_a_holdout_of_nothing_or_everything_is_refused(fraction):
     with pytest.raises(InputError, match="between 0 and 1"):

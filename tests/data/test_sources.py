@@ -5,8 +5,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
-from srepr.data import catalogue, digits, exponential_counts, load, step_counts
+from srepr.data import ArrayExamples, catalogue, digits, exponential_counts, load, step_counts
 from srepr.errors import InputError
 
 
@@ -114,3 +115,33 @@ def test_the_catalogue_says_how_to_get_every_source():
 def test_listing_the_sources_does_not_import_torch():
     code = "import sys, srepr.data; srepr.data.catalogue(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz", "texts"])
+def test_no_copy_of_a_training_example_is_held_out(tmp_path, kind):
+    """A third of the examples are copies; the same examples as rows of a table are all different."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+    pixels = np.concatenate([pixels, pixels[10:30]])
+    labels = np.arange(60) % 2
+    if kind == "folder":
+        source = tmp_path
+        for number, image in enumerate(pixels):
+            (tmp_path / f"class {labels[number]}").mkdir(exist_ok=True)
+            Image.fromarray(image).save(tmp_path / f"class {labels[number]}" / f"{number}.png")
+    elif kind == "npz":
+        np.savez(source := tmp_path / "images.npz", x=pixels, y=labels)
+    else:
+        source = tmp_path / "texts.csv"
+        lines = (f"text {image.sum()} {image[0, 0]},{k}" for image, k in zip(pixels, labels, strict=True))
+        source.write_text("\n".join(["text,label", *lines]))
+    parts = load(source, protocol="holdout").parts
+    seen = {}
+    for name, part in parts.items():
+        for index in range(len(part)):
+            picture = part.thumbnail(index)
+            content = part.excerpt(index) if picture is None else picture.tobytes()
+            assert seen.setdefault(content, name) == name
+    assert sum(map(len, parts.values())) == 60
+    assert len(seen) == 40
+    rows = ArrayExamples(pixels.reshape(60, -1), labels, ("a", "b"))
+    assert len(np.unique(rows.identities())) == 60

@@ -46,7 +46,8 @@ def read(path: Path, *, seed: int = 0) -> LongTailData:
                 f"{x['train'].shape}. Every set needs one label per input, and all inputs must have the same shape"
             )
     if "test" not in x:
-        kept, held = stratified_holdout(y["train"], TEST_FRACTION, seed=seed)
+        copies = ArrayExamples(x["train"], y["train"], class_names).identities()
+        kept, held = stratified_holdout(y["train"], TEST_FRACTION, seed=seed, identities=copies)
         for array in (x, y):
             array["train"], array["test"] = array["train"][kept], array["train"][held]
     mean, std = _statistics(x["train"])

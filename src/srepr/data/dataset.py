@@ -86,6 +86,8 @@ class LongTailData:
 def held_out_test(data: LongTailData, *, seed: int) -> LongTailData:
     """Without a test set, hold out 20 % of each class as one. A class with a single example keeps it.
 
+    Copies of an image or a text stay together, so no test example has been seen in training.
+
     >>> from srepr.data import ArrayExamples
     >>> part = ArrayExamples(np.zeros((10, 2), dtype=np.float32), np.array([0] * 9 + [1]), ("crow", "wren"))
     >>> held_out_test(LongTailData(name="birds", train=part), seed=0).test.counts
@@ -93,5 +95,5 @@ def held_out_test(data: LongTailData, *, seed: int) -> LongTailData:
     """
     if data.test is not None:
         return data
-    kept, held = stratified_holdout(data.train.labels, TEST_FRACTION, seed=seed)
+    kept, held = stratified_holdout(data.train.labels, TEST_FRACTION, seed=seed, identities=data.train.identities())
     return replace(data, train=data.train.subset(kept), test=data.train.subset(held) if len(held) else None)

@@ -38,6 +38,7 @@ from srepr.data.image import absence
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
+from srepr.storage.checksums import of_bytes, of_file
 from srepr.storage.outside import check_regular
 
 View = tuple[int, int]
@@ -118,6 +119,10 @@ class Examples(ABC):
     def fingerprint(self) -> str:
         """SHA-256 of everything that affects training."""
 
+    def identities(self) -> Labels:
+        """A number for each example [N], the same for copies. Rows of a table are all different."""
+        return np.arange(len(self))
+
     @abstractmethod
     def thumbnail(self, index: int) -> Image.Image | None:
         """The example as a picture for a report, or None if it is not an image."""
@@ -194,6 +199,14 @@ class ArrayExamples(Examples):
         """SHA-256 of everything that affects training."""
         about = [len(self.class_names), self.inputs.shape, str(self.inputs.dtype), self.preprocessing]
         return sha256(about, self.labels, self.inputs)
+
+    def identities(self) -> Labels:
+        """A number for each example [N], the same for images with equal pixels."""
+        return (
+            numbered([of_bytes(image.tobytes()) for image in self.inputs])
+            if self.inputs.ndim == 4
+            else super().identities()
+        )
 
     def thumbnail(self, index: int) -> Image.Image | None:
         """The example as a picture, or None for a vector."""
@@ -282,9 +295,31 @@ class FileExamples(Examples):
         about = [len(self.class_names), self.names, self.preprocessing]
         return sha256(about, self.labels, file_sizes(self.root, self.names))
 
+    def identities(self) -> Labels:
+        """A number for each example [N], the same for files with equal bytes; only files of equal size are read."""
+        sizes = file_sizes(self.root, self.names)
+        _, group, members = np.unique(sizes, return_inverse=True, return_counts=True)
+        alone = members[group] == 1
+        return numbered(
+            [
+                str(size) if single else of_file(self.root / name)
+                for name, size, single in zip(self.names, sizes.tolist(), alone, strict=True)
+            ]
+        )
+
     def thumbnail(self, index: int) -> Image.Image:
         """The example as a small picture."""
         return decode(self.root / self.names[index], 96, partial(central_box, fraction=1.0))
+
+
+def numbered(keys: Sequence[str]) -> Labels:
+    """A number for each key, the same for equal keys.
+
+    >>> numbered(["crow", "wren", "crow"])
+    array([0, 1, 0])
+    """
+    numbers: Labels = np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
+    return numbers
 
 
 def scale(images: Tensor, side: int | None) -> Tensor:

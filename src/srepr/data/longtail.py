@@ -76,17 +76,30 @@ def subsample(labels: Labels, counts: Sequence[int] | Labels, *, seed: int) -> I
     return np.flatnonzero(_rank_within_class(labels, seed, Stream.SUBSAMPLE) < np.asarray(counts)[labels])
 
 
-def stratified_holdout(labels: Labels, fraction: float, *, seed: int) -> tuple[Indices, Indices]:
+def stratified_holdout(
+    labels: Labels, fraction: float, *, seed: int, identities: Labels | None = None
+) -> tuple[Indices, Indices]:
     """Sorted indices of the kept and the held-out examples, with `fraction` of each class held out, rounded.
 
-    A class with two or more examples holds out at least one and keeps at least one; a single example is kept.
+    A class with two or more examples holds out at least one and keeps at least one; a single example is kept. Examples
+    of a class with equal `identities` are copies of each other: they count once and stay together.
 
     >>> kept, held = stratified_holdout(np.array([0] * 8 + [1, 1, 2]), 0.25, seed=0)
     >>> np.bincount(np.array([0] * 8 + [1, 1, 2])[held], minlength=3)
     array([2, 1, 0])
+    >>> kept, held = stratified_holdout(np.zeros(4, dtype=int), 0.5, seed=0, identities=np.array([7, 7, 7, 9]))
+    >>> kept, held
+    (array([0, 1, 2]), array([3]))
     """
     if not 0 < fraction < 1:
         raise InputError(f"a held-out fraction of {fraction:g} must lie between 0 and 1, both excluded")
+    if identities is not None:
+        pairs = np.stack([labels, identities])
+        _, first, inverse = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
+        different = np.sort(first)
+        _, taken = stratified_holdout(labels[different], fraction, seed=seed)
+        out = np.isin(first[inverse], different[taken])
+        return np.flatnonzero(~out), np.flatnonzero(out)
     available = np.bincount(labels)
     take = np.clip(np.rint(available * fraction), 1, np.maximum(available - 1, 0))
     held = _rank_within_class(labels, seed, Stream.HOLDOUT) < take[labels]

@@ -155,7 +155,7 @@ def load(
         )
     validation = data.validation
     if protocol == "holdout" and validation is None:
-        kept, held = stratified_holdout(train.labels, holdout, seed=seed)
+        kept, held = stratified_holdout(train.labels, holdout, seed=seed, identities=train.identities())
         train, validation = train.subset(kept), train.subset(held) if len(held) else None
     return replace(data, train=train, validation=validation if protocol == "holdout" else None, protocol=protocol)
 

@@ -17,7 +17,7 @@ from PIL import Image
 from torch import Tensor
 
 from srepr.data.about import About
-from srepr.data.examples import Examples, View, sha256
+from srepr.data.examples import Examples, View, numbered, sha256
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
@@ -68,6 +68,10 @@ class TextExamples(Examples):
             draws = uniforms(*view, indices, max(map(len, words), default=0), stream=Stream.AUGMENT)
             texts = [dropped(*pair) for pair in zip(words, draws, strict=True)]
         return encode(tokenizer(self.tokenizer, self.length), texts)
+
+    def identities(self) -> Labels:
+        """A number for each example [N], the same for equal texts."""
+        return numbered(self.texts)
 
     def subset(self, indices: Indices) -> TextExamples:
         """The examples at `indices`, in that order."""
