@@ -22,6 +22,7 @@ from srepr.selection import (
     cross_validation,
     deal_folds,
     descend_path,
+    pose,
     validation,
 )
 
@@ -152,7 +153,8 @@ def test_paths_are_tried_from_the_largest_penalty():
 
     (path,) = candidates({"la": METHODS["la"]}, Retrain())
     assert [candidate.penalty for candidate in path] == sorted(PENALTIES, reverse=True)
-    assert descend_path(path[-1:], splits, 4, 1.0).candidate.penalty == PENALTIES[-1]
+    problems = [pose(split, METHODS["la"], 4, 1.0) for split in splits]
+    assert descend_path(path[-1:], problems, splits).candidate.penalty == PENALTIES[-1]
 
 
 def test_a_few_right_answers_do_not_make_it_sure():

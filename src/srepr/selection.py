@@ -242,13 +242,19 @@ def choose(
     """Try the candidates of these methods, the simplest method first, and choose one."""
     paths = list(candidates(methods, settings))
     best: dict[str, Score] = {}
+    problems, made_for = list[Problem](), None
     # A path is cut short where it gets worse, and several representations cost several times as much as one.
     with Progress("choose", total=len(paths), alike=False, quiet=quiet) as progress:
         for path in paths:
-            name, balance = path[0].name, path[0].method.balance
+            name, balance, reads = path[0].name, path[0].method.balance, path[0].method.representation
             simpler = [score.candidate.penalty for score in best.values() if score.candidate.method.balance == balance]
             near = [candidate for candidate in path if not simpler or candidate.penalty < NEAR * max(simpler)]
-            score = descend_path(near, splits, classes, settings.rho)
+            if (balance, reads) != made_for:
+                problems, made_for = (
+                    [pose(split, path[0].method, classes, settings.rho) for split in splits],
+                    (balance, reads),
+                )
+            score = descend_path(near, problems, splits)
             if name not in best or score.mean < best[name].mean:
                 best[name] = score
             progress.advance()
@@ -265,14 +271,16 @@ def choose(
     return Choice(best[chosen], table, note)
 
 
-def descend_path(path: Sequence[Candidate], splits: Sequence[Split], classes: int, rho: float) -> Score:
+def pose(split: Split, method: Method, classes: int, rho: float) -> Problem:
+    """What a method solves on the training examples of a split."""
+    data = deterministic(split.train) if method.representation == "deterministic" else split.train
+    rows = np.arange(len(data.labels)) if split.rows is None else split.rows
+    counts = np.bincount(data.labels[rows], minlength=classes)
+    return Problem(data, counts.tolist(), method.balance, rho=rho, rows=rows)
+
+
+def descend_path(path: Sequence[Candidate], problems: Sequence[Problem], splits: Sequence[Split]) -> Score:
     """The best candidate of a list with falling penalties, up to the first that is worse than the one before."""
-    problems = []
-    for split in splits:
-        data = split.train if path[0].method.representation != "deterministic" else deterministic(split.train)
-        rows = np.arange(len(data.labels)) if split.rows is None else split.rows
-        counts = np.bincount(data.labels[rows], minlength=classes)
-        problems.append(Problem(data, counts.tolist(), path[0].method.balance, rho=rho, rows=rows))
     best, starts = None, [None] * len(problems)
     for candidate in path:
         solved: list[Solution] = [
