@@ -194,6 +194,19 @@ def test_frozen_layers_keep_their_weights_and_statistics(srepr, pictures, tmp_pa
 
 
 @needs_weights
+def test_a_fine_tuning_starts_from_the_solved_classifier(srepr, photographed, pictures, tmp_path):
+    """Without a step to speak of, the classifier is that of the frozen run on the same training images."""
+    run = tmp_path / "run"
+    words = ("--freeze", "none", "--protocol", "paper", "--epochs", 1, "--batch-size", 8)
+    rates = ("--optim.lr", 1e-12, "--optim.swa-lr", 1e-12)
+    assert srepr("train", pictures, *words, *rates, "--out", run).code == 0
+    ours, theirs = (load_tensors(folder / "representation.safetensors")[0] for folder in (run, photographed))
+    assert theirs["fc.weight"].abs().max() > 1e-3
+    torch.testing.assert_close(ours["fc.weight"], theirs["fc.weight"], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(ours["fc.bias"], theirs["fc.bias"], rtol=1e-3, atol=1e-6)
+
+
+@needs_weights
 def test_a_layer_that_is_not_there_is_named(srepr, pictures, tmp_path):
     words = ("--freeze", "layer1", "--epochs", 1, "--out", tmp_path / "run")
     assert "unknown layer in --freeze 'layer1'" in srepr("train", pictures, *words).complaint

@@ -1,4 +1,6 @@
-"""Stage 1 without training: a pretrained network as it is, and a linear classifier that is solved on its features.
+"""A pretrained network as it is, and a linear classifier that is solved on its features.
+
+With `freeze` "body" this is all of stage 1; a fine-tuning starts from it.
 
 The features of the training data are computed once and kept in the run folder. The classifier of stage 1 is the
 solution of the plain, unbalanced problem (`srepr.solver`); `srepr retrain` then solves the balanced ones on the same
@@ -31,7 +33,30 @@ def probe(
     network: nn.Module, about: About, data: LongTailData, out: Path, machine: Machine, *, seed: int, quiet: bool
 ) -> None:
     """Solve the classifier, measure it and write the run; the results come last and mark the end."""
-    frozen = Frozen(
+    frozen = opened(network, about, out, machine, quiet=quiet)
+    head = solved(frozen, data, seed)
+    metrics = on_parts(data, lambda part: frozen.judge(head, part).metrics)
+    swap(network, network.get_submodule(about.classifier), head)
+    save_model(out / STAGE_1["swa"], network, about)
+    save_posterior(out / "posterior.safetensors", captured(network, about))
+    write_json(out / "results.json", {"swa": frozen.named(metrics)})
+
+
+def start_solved(
+    network: nn.Module, about: About, data: LongTailData, out: Path, machine: Machine, *, seed: int, quiet: bool
+) -> None:
+    """Give a pretrained network the solved classifier to fine-tune from.
+
+    A random one would first send random gradients through the body and distort its features (Kumar et al. 2022).
+    """
+    head = solved(opened(network, about, out, machine, quiet=quiet), data, seed)
+    # A classifier of yours may have no bias: it starts without one.
+    network.get_submodule(about.classifier).load_state_dict(head.state_dict(), strict=False)
+
+
+def opened(network: nn.Module, about: About, out: Path, machine: Machine, *, quiet: bool) -> Frozen:
+    """The network as it came, whose features are kept in the run."""
+    return Frozen(
         run=out,
         network=network.eval(),
         posterior=captured(network, about),
@@ -41,14 +66,13 @@ def probe(
         workers=machine.workers,
         quiet=quiet,
     )
+
+
+def solved(frozen: Frozen, data: LongTailData, seed: int) -> nn.Module:
+    """The classifier that solves the plain problem on the network's features."""
     settings = Retrain(samples=1, seed=seed)
     source = frozen.features(data.train, "deterministic", settings, augment=True)
-    head = train_head(source, frozen.layer, about.counts, PLAIN, settings)
-    metrics = on_parts(data, lambda part: frozen.judge(head, part).metrics)
-    swap(network, network.get_submodule(about.classifier), head)
-    save_model(out / STAGE_1["swa"], network, about)
-    save_posterior(out / "posterior.safetensors", captured(network, about))
-    write_json(out / "results.json", {"swa": frozen.named(metrics)})
+    return train_head(source, frozen.layer, frozen.about.counts, PLAIN, settings)
 
 
 def captured(network: nn.Module, about: About) -> Posterior:

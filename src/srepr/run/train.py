@@ -44,7 +44,7 @@ from srepr.run.estimate import announce
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
 from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
-from srepr.run.probe import probe
+from srepr.run.probe import probe, start_solved
 from srepr.run.schema import read_results
 from srepr.storage.checksums import FOLDER
 from srepr.storage.files import read_json, write_json
@@ -149,6 +149,9 @@ def run_branches(
                 probe(network, about, data, out, machine, seed=settings.seed, quiet=quiet)
             fabric.barrier()
             return
+        if given is not None and not given.trained and leads and folder.newest_state(out) is None:
+            # The other processes take over the parameters of the first.
+            start_solved(network, about, data, out, machine, seed=settings.seed, quiet=quiet)
         network = network.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         if given is not None and given.trained:
             finish("sgd", network)
