@@ -36,7 +36,7 @@ from srepr.methods import Method, title
 from srepr.progress import Progress
 from srepr.solver import Distillation, Problem, Solution
 
-PENALTIES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+PENALTIES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 DISTILL_WEIGHTS = (0.5, 0.8)
 FOLDS, MANY_FOLDS = 5, 10
 ROUGH = 1e-3  # tolerance of a candidate; the winner is solved again to the solver's own
@@ -67,6 +67,8 @@ class Score:
     nll: Tensor = field(repr=False)
     """-log p(y) of each held-out example [N]."""
     labels: Tensor = field(repr=False)
+    examples: Tensor = field(repr=False)
+    """A number for each held-out example [N], the same for copies."""
     accuracy: float
     """Class-balanced."""
 
@@ -81,10 +83,15 @@ class Score:
         return class_weights(self.labels)
 
     def excess(self, other: Score) -> tuple[float, float]:
-        """How much worse this is than another candidate, and the standard error of that (paired by example)."""
+        """How much worse this is than another candidate, and the standard error of that.
+
+        The differences are paired by example; copies of an example are not independent and count as one.
+        """
         difference = self.nll - other.nll
         mean = float((self.weights * difference).sum())
-        return mean, float((self.weights * (difference - mean)).square().sum().sqrt())
+        parts = torch.zeros(len(difference), dtype=torch.float64)
+        parts.index_add_(0, self.examples, self.weights * (difference - mean))
+        return mean, float(parts.square().sum().sqrt())
 
     def row(self) -> dict[str, Any]:
         """The candidate in the table of the choice."""
@@ -302,8 +309,9 @@ def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[S
         pairs = zip(heads, splits, strict=True)
         logits = torch.cat([head(torch.tensor(split.features, dtype=torch.float32)) for head, split in pairs]).double()
     labels = torch.from_numpy(np.concatenate([split.labels for split in splits]))
-    different = sum(len(np.unique(along_a_direction(split.features))) for split in splits)
-    doubt = 1 / (different + 2)
+    examples = [np.unique(along_a_direction(split.features), return_inverse=True)[1] for split in splits]
+    before = np.cumsum([0, *(inside.max() + 1 for inside in examples)])
+    doubt = 1 / (int(before[-1]) + 2)
     temperature = best_temperature(logits, labels, doubt)
     nll = losses(logits / temperature, labels, doubt)
     right = (logits.argmax(1) == labels).double()
@@ -312,5 +320,6 @@ def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[S
         temperature=temperature,
         nll=nll,
         labels=labels,
+        examples=torch.from_numpy(np.concatenate([a + b for a, b in zip(examples, before[:-1], strict=True)])),
         accuracy=float(class_weights(labels) @ right),
     )
