@@ -113,6 +113,8 @@ class Machine:
     """Floating-point precision of the training, or of the training features if the body is frozen."""
     compile: bool = False
     """Compile the network with torch.compile (needs a C++ compiler; without one a notice is printed)."""
+    sync_batchnorm: bool = False
+    """Let BatchNorm see the batch of all processes, so that the result does not depend on their number."""
     workers: int = 2
     """Processes that decode image files; does not change the result."""
     checkpoint_minutes: float = 10.0

@@ -82,6 +82,32 @@ def test_the_saved_networks_are_those_that_were_measured(srepr, torchrun, tmp_pa
         assert found[name]["nll"] == pytest.approx(expected[name]["nll"], rel=1e-6)
 
 
+def test_with_synchronised_batchnorm_the_number_of_processes_does_not_matter(tmp_path):
+    """One process, two, and one that continues what two began: the same losses in every epoch, up to rounding."""
+    words = ["train", "digits-lt", "--epochs", "6", "--batch-size", "22", "--sync-batchnorm"]
+    words += ["--checkpoint-minutes", "0"]
+    process, second = start_and_wait_for_progress(
+        [*words, "--devices", "2", "--out", str(tmp_path / "other")], tmp_path / "other"
+    )
+    process.kill()
+    process.communicate()
+    assert ends(second)
+    for name, devices in {"one": "1", "two": "2", "other": "1"}.items():
+        command = [SREPR, *words, "--devices", devices, "--out", tmp_path / name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+    results = {name: read_json(tmp_path / name / "results.json")["swa"]["nll"] for name in ("one", "two", "other")}
+    losses = {
+        name: [json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
+        for name in results
+    }
+    assert len(losses["one"]) == 6
+    for name in ("two", "other"):
+        np.testing.assert_allclose(losses[name][:3], losses["one"][:3], rtol=1e-5)
+        np.testing.assert_allclose(losses[name], losses["one"], rtol=2e-3)  # training makes rounding errors larger
+        assert results[name] == pytest.approx(results["one"], rel=1e-2)
+
+
 def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, torchrun):
     """Here the processes are started by srepr itself; the one that is left does not wait for the other for ever."""
     run = tmp_path / "run"

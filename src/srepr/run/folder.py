@@ -94,8 +94,8 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
     """Start a run folder, or enter one that was started with the same settings and data.
 
     `settings` determine the result: if they differ from those in the folder, the run is refused and the difference is
-    named. So are other data, recognised by the fingerprint in `facts["examples"]`. The other facts (provenance, file
-    locations) stay as they were when the run began.
+    named; only the number of processes may change. Other data, recognised by the fingerprint in `facts["examples"]`,
+    are refused too. The other facts (provenance, file locations) stay as they were when the run began.
     """
     config = path / "config.json"
     wanted = plain(settings)
@@ -109,8 +109,11 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
     usual = {
         name: value for name, value in flatten(plain(asdict(Train(source="")))).items() if name in flatten(wanted)
     }
-    usual |= {"freeze": "none"} if "freeze" in usual else {}
-    changed = differences({**usual, **flatten(read_settings(path))}, wanted)
+    usual |= {name: value for name, value in {"freeze": "none", "sync_batchnorm": False}.items() if name in wanted}
+    began = read_settings(path)
+    # Another number of processes has the same batches; only rounding, or BatchNorm by process, differs.
+    wanted |= {name: began[name] for name in ("devices", "num_nodes") if name in began}
+    changed = differences({**usual, **flatten(began)}, wanted)
     if changed:
         raise InputError(
             f"{path} holds a run with other settings: {changed}. Choose another folder with `out`, or use the old"

@@ -33,6 +33,7 @@ from srepr.data.workers import batches
 from srepr.errors import InputError
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.hardware import can_compile
+from srepr.models.syncbatchnorm import synchronise_batchnorm
 from srepr.posterior import Posterior
 from srepr.progress import Progress
 from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, descend, freeze, optimizer_for, plan
@@ -89,7 +90,8 @@ def train(
 
     leads = process_rank() == 0
     if leads:
-        arithmetic = {name: getattr(machine, name) for name in ("devices", "num_nodes", "precision", "compile")}
+        names = ("devices", "num_nodes", "precision", "compile", "sync_batchnorm")
+        arithmetic = {name: getattr(machine, name) for name in names}
         wanted = {**asdict(settings), **arithmetic}
         wanted["data"]["protocol"] = data.protocol
         if given is not None:
@@ -187,6 +189,8 @@ def train_representation(
     Rank 0 writes: a state after every epoch (and within long ones), and a line of the log.
     """
     epochs, writes = plan(settings.epochs, settings.swa_start, baseline=settings.baseline), fabric.global_rank == 0
+    if machine.sync_batchnorm:
+        synchronise_batchnorm(network)
     optimizer = optimizer_for(freeze(network, settings.freeze), settings.optim, classifier)
     wrapped = torch.compile(network) if machine.compile and can_compile() else network
     model, wrapped_optimizer = fabric.setup(cast(nn.Module, wrapped), optimizer)
@@ -309,21 +313,28 @@ def stream(
 
 
 def averaged(learner: Learner, data: LongTailData, settings: Train, machine: Machine, fabric: Fabric) -> nn.Module:
-    """A copy of the network with the SWA weights, and its own BatchNorm statistics over the training data."""
+    """A copy of the network with the SWA weights, and its own BatchNorm statistics over the training data.
+
+    Each process has its part of every batch, or all of them if BatchNorm sees the batches of all processes.
+    """
     network = copy.deepcopy(learner.network)
     learner.posterior.apply_mean(network)
+    processes = 1 if machine.sync_batchnorm else fabric.world_size
+    if machine.sync_batchnorm:
+        synchronise_batchnorm(network, across=False)
     order = epoch_batches(
         data.train.labels,
         batch_size=settings.batch_size,
         seed=settings.seed,
         epoch=settings.epochs,
-        rank=fabric.global_rank,
-        world_size=fabric.world_size,
+        rank=fabric.global_rank % processes,
+        world_size=processes,
         drop_last=False,
     )
     order = [share for share in order if len(share)]  # of a last batch smaller than the number of processes
     views = batches(data.train, order, view=(settings.seed, settings.epochs), workers=machine.workers)
-    update_batchnorm(network, (inputs for inputs, _, _ in views), reduce=partial(summed, fabric))
+    reduce = None if machine.sync_batchnorm else partial(summed, fabric)
+    update_batchnorm(network, (inputs for inputs, _, _ in views), reduce=reduce)
     return network
 
 
