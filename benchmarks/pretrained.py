@@ -1,10 +1,11 @@
 """Pretrained networks at their defaults, through the commands, beside logistic regression on the same features.
 
-python -m benchmarks.pretrained icons --source ICONS --seeds 5       a folder of class folders
+python -m benchmarks.pretrained icons --source ICONS --seeds 0 1 2 3 4    a folder of class folders
 python -m benchmarks.pretrained debian-text --source debian-text.csv --network hf:FOLDER
-python -m benchmarks.pretrained cifar100-lt --data-dir D --network efficientnet-lite0 --seeds 3
+python -m benchmarks.pretrained cifar100-lt --data-dir D --network efficientnet-lite0 --seeds 0 1 2
 
-Each seed runs `srepr train`, `srepr retrain` (auto, la and crt) and `srepr report`, timed, in a folder of `--out`.
+Each seed runs `srepr train`, `srepr retrain` (auto, la, crt; srepr with --several) and `srepr report`, timed, in a
+folder of `--out`.
 What follows -- goes to `srepr train`: --precision bf16-mixed, or --freeze none to fine-tune. The rows are kept in
 results/pretrained.json under the name of the set and of the start; results/pretrained.md shows all of them. Nothing is
 chosen on test examples.
@@ -30,7 +31,7 @@ from srepr.storage.files import read_json, write_json
 
 BALANCED, ADJUSTED = "LogisticRegression, balanced", "LogisticRegressionCV, adjusted"
 MEASURES = ("balanced_acc", "nll", "ece")
-NAMES = {"swa": "plain", "crt": "cRT", "la": "LA", "auto": "Auto"}
+NAMES = {"swa": "plain", "crt": "cRT", "la": "LA", "srepr": "SRepr", "auto": "Auto"}
 
 
 def timed(*words: object) -> float:
@@ -61,11 +62,12 @@ def measure(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     )
     again = timed("retrain", out, *where)
     shown = timed("report", out, *where, "-o", out / "report.html")
-    timed("retrain", out, *where, "--method", "la", "crt")
+    timed("retrain", out, *where, "--method", "la", "crt", *["srepr"] * arguments.several)
     facts = {"set": arguments.name, "start": arguments.start, "seed": seed, "date": about("pretrained")["date"]}
     results = read_json(out / "results.json")
-    rows = [{**facts, "model": NAMES[name], **equal(results[name])} for name in NAMES]
-    rows[-1] |= {"train": seconds, "retrain": again, "report": shown}
+    rows = [{**facts, "model": NAMES[name], **equal(results[name])} for name in NAMES if name in results]
+    if not arguments.untimed:
+        rows[-1] |= {"train": seconds, "retrain": again, "report": shown}
     run = open_run(out, data_dir=arguments.data_dir, quiet=True)
     return rows + [{**facts, "model": name, **found} for name, found in regressions(run, seed)]
 
@@ -114,12 +116,14 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--network", default="")
     parser.add_argument("--start", default="frozen", help="what the table calls it")
-    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--several", action="store_true", help="also re-train with srepr, on several views")
+    parser.add_argument("--untimed", action="store_true", help="of runs that share the machine, or were begun before")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained"))
     arguments = parser.parse_args(words.split())
     arguments.options = options.split()
     file = RESULTS / "pretrained.json"
-    for seed in range(arguments.seeds):
+    for seed in arguments.seeds:
         rows = read_json(file)["rows"] if file.exists() else []
         key = (arguments.name, arguments.start, seed)
         if any((row["set"], row["start"], row["seed"]) == key for row in rows):
@@ -128,7 +132,7 @@ def main() -> None:
         facts = about("pretrained") | {"command": "python -m benchmarks.pretrained, as its first lines show"}
         write_json(file, {"about": facts, "rows": rows})
         file.with_suffix(".md").write_text(markdown(facts, rows))
-        print(*rows[-6:], sep="\n", flush=True)
+        print(*rows[-7:], sep="\n", flush=True)
 
 
 if __name__ == "__main__":

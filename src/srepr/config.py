@@ -211,6 +211,10 @@ def default_penalty(classes: int) -> float:
     return 0.03 / math.sqrt(classes)
 
 
+SAMPLES, VIEWS = 10, 5
+"""Representations of an example: draws of the posterior, or augmented views of a frozen body."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Retrain:
     """Stage 2: how a head is trained on frozen features (paper, section 4 and appendix A.4).
@@ -235,8 +239,9 @@ class Retrain:
     """SGD: L2 penalty of a linear head, added to the gradient. Other heads have none."""
     batch_size: int | None = None
     """SGD: examples per step; default: as in stage 1."""
-    samples: int = 10
-    """M, the number of representations of each example; distillation needs at least 2."""
+    samples: int | None = None
+    """M, the number of representations of each example; distillation needs at least 2. Default: 10 draws of the
+    posterior, or 5 augmented views if the body is frozen."""
     views: int = 1
     """Number of cached augmented views of the data; the epochs cycle through them."""
     on_the_fly: bool = False
@@ -256,6 +261,11 @@ class Retrain:
     seed: int = 0
     """Random seed."""
 
+    @property
+    def draws(self) -> int:
+        """M, the number of representations of each example."""
+        return SAMPLES if self.samples is None else self.samples
+
     def __post_init__(self) -> None:
         check_finite(self)
         check(self.epochs is None or self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
@@ -268,7 +278,7 @@ class Retrain:
         check(self.weight_decay >= 0, f"`weight_decay` is {self.weight_decay}: it must not be negative")
         fits = self.batch_size is None or self.batch_size >= 1
         check(fits, f"`batch_size` is {self.batch_size}: at least 1 is needed")
-        check(self.samples >= 1, f"`samples` is {self.samples}: at least 1 is needed")
+        check(self.draws >= 1, f"`samples` is {self.samples}: at least 1 is needed")
         check(self.views >= 1, f"`views` is {self.views}: at least 1 is needed")
         known = self.batchnorm in ("recalibrate", "reuse")
         check(known, f"`batchnorm` is {self.batchnorm!r}: choose 'recalibrate' or 'reuse'")

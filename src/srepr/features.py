@@ -157,10 +157,10 @@ def sources(representation: Representation, settings: Retrain, epoch: int) -> li
     view = epoch if settings.on_the_fly else epoch % settings.views
     if representation == "swag":
         drawn = epoch if settings.on_the_fly else 0
-        return [Source(view), *(Source(view, (drawn, m)) for m in range(settings.samples))]
+        return [Source(view), *(Source(view, (drawn, m)) for m in range(settings.draws))]
     if representation == "augment":
-        first = view * (settings.samples + 1)
-        return [Source(first + m) for m in range(settings.samples + 1)]
+        first = view * (settings.draws + 1)
+        return [Source(first + m) for m in range(settings.draws + 1)]
     return [Source(view)]
 
 
@@ -287,7 +287,7 @@ class NetworkFeatures:
     @cached_property
     def dtype(self) -> type[np.floating[Any]]:
         """float32, or float16 where float32 would be too much."""
-        arrays = (self.settings.samples + 1) * self.settings.views
+        arrays = (self.settings.draws + 1) * self.settings.views
         return np.float16 if 4 * arrays * len(self.inputs) * self.length > LARGE_BYTES else np.float32
 
     def stored(self, features: Tensor) -> Array:

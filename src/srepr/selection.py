@@ -43,7 +43,7 @@ ROUGH = 1e-3  # tolerance of a candidate; the winner is solved again to the solv
 NEAR = 4.0  # times the penalty of a simpler method with the same balance: where the path of another begins
 FEW = 5000  # examples: up to so many, a tenth of them is noticed, and there are many folds
 CHEAP = 2e7  # multiplications in one pass over the data, likewise
-LARGE = 2e10  # beyond, one fold stands for all
+LARGE = 5e9  # beyond, one fold stands for all
 PLENTY = 50_000  # examples, likewise: a fifth of them tells candidates apart
 
 
@@ -289,9 +289,12 @@ def pose(split: Split, method: Method, classes: int, rho: float) -> Problem:
 def descend_path(path: Sequence[Candidate], problems: Sequence[Problem], splits: Sequence[Split]) -> Score:
     """The best candidate of a list with falling penalties, up to the first that is worse than the one before."""
     best, starts = None, [None] * len(problems)
+    tolerance = ROUGH if path[0].distillation is None else ROUGH / 10  # or the teachers would settle at once
     for candidate in path:
         solved: list[Solution] = [
-            problem.solve(penalty=candidate.penalty, distillation=candidate.distillation, start=start, tolerance=ROUGH)
+            problem.solve(
+                penalty=candidate.penalty, distillation=candidate.distillation, start=start, tolerance=tolerance
+            )
             for problem, start in zip(problems, starts, strict=True)
         ]
         heads = [problem.linear(solution) for problem, solution in zip(problems, solved, strict=True)]

@@ -113,7 +113,7 @@ def fit(
     if captures < 2 and method != "auto" and any(how.representation == "swag" for how in methods.values()):
         raise InputError(f"`epochs` is {epochs}: a single capture has no spread to draw from; at least 5 are needed")
     if captures > 1:
-        check_samples(methods, settings.samples)
+        check_samples(methods, settings.draws)
     if method == "auto" and validation is None:
         train, validation = hold_out(train, seed)
     start = begin(model, train, batch_size, classifier, seed, freeze)

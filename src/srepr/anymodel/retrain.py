@@ -91,7 +91,7 @@ def retrain(
     else:
         draws = isinstance(posterior_or_model, Posterior) and posterior_or_model.count > 1
         methods = possible(method, methods, draws=draws)
-        check_samples(methods, wanted.samples)
+        check_samples(methods, wanted.draws)
         inputs = LoaderInputs(shuffled(train, seed=seed), seed)
         ready = prepare(posterior_or_model, inputs, classifier)
         layer = ready.layer

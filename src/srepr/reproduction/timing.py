@@ -87,7 +87,7 @@ def retraining_seconds(piece: Retraining, runs: Iterable[Path]) -> float | None:
         if not same and not piece.cold:
             how = piece.methods[name]
             reads = "swag" if how == "auto" else how.representation
-            kind = (reads, settings.on_the_fly, settings.samples)
+            kind = (reads, settings.on_the_fly, settings.draws)
             same = [content for content in timed.values() if kind_of(content) == kind]
         if not same:
             return None

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from srepr.config import Retrain, Stage1, stage2_epochs
+from srepr.config import VIEWS, Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
 from srepr.errors import InputError, check
 from srepr.methods import Method, choices
@@ -66,12 +66,16 @@ def retrain_run(
     data = load_run_data(run, data_dir)
     views = data.train.representations if frozen.pretrained else None
     draws = views != 1 if frozen.pretrained else stage1 == "swa" and "imported" not in trained
+    samples = settings.draws
     if views is not None and views > 1:
-        settings = replace(settings, samples=min(settings.samples, views))
+        samples = min(samples, views)
+    elif frozen.pretrained and settings.samples is None:
+        samples = VIEWS
+    settings = replace(settings, samples=samples)
     among = {name: suited(name, how, draws=draws, pretrained=frozen.pretrained) for name, how in methods.items()}
     for name, how in methods.items():
         _check_possible(run, name, how, stage1, trained)
-        check_samples(among[name], settings.samples)
+        check_samples(among[name], settings.draws)
     with sole_writer(run):
         (run / "heads").mkdir(exist_ok=True)
         results = read_results(run)
