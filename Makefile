@@ -2,13 +2,14 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: demo test lint bench docs clean
+.PHONY: demo test lint audit bench docs clean
 
 demo: .venv/installed
 	$(BIN)/srepr demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --cov --cov-report=
+	$(BIN)/coverage report --skip-covered --fail-under 95
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -18,6 +19,9 @@ lint: .venv/installed
 	$(BIN)/deptry src
 	$(BIN)/codespell
 
+audit: .venv/installed
+	$(BIN)/python .ci/audit
+
 bench: .venv/installed
 	$(BIN)/python -m benchmarks
 
@@ -25,7 +29,7 @@ docs: .venv/installed
 	$(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
