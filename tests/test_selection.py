@@ -16,12 +16,13 @@ from srepr.retraining import retrain_head
 from srepr.selection import (
     FOLDS,
     PENALTIES,
+    best_on_path,
     best_temperature,
+    candidates,
     choose,
     class_weights,
     cross_validation,
     deal_folds,
-    descend_path,
     pose,
     validation,
 )
@@ -147,14 +148,18 @@ def test_a_penalty_that_is_set_is_kept():
     assert {row["penalty"] for row in made.choice.table} == {0.2}
 
 
-def test_paths_are_tried_from_the_largest_penalty():
+@pytest.mark.parametrize("begin", [1e-9, 0.0003, 0.1, 3.0, 1e9])
+def test_wherever_the_search_begins_it_ends_at_the_same_penalty(begin):
+    """The best of all, as the score has one minimum here."""
     splits, _ = validation(Given(FEATURES, LABELS).epoch(0), Given(HELD, HELD_LABELS).epoch(0), 4)
-    from srepr.selection import candidates
-
     (path,) = candidates({"la": METHODS["la"]}, Retrain())
     assert [candidate.penalty for candidate in path] == sorted(PENALTIES, reverse=True)
     problems = [pose(split, METHODS["la"], 4, 1.0) for split in splits]
-    assert descend_path(path[-1:], problems, splits).candidate.penalty == PENALTIES[-1]
+    every = [best_on_path([candidate], 1.0, problems, splits) for candidate in path]
+    best = min(every, key=lambda score: score.mean)
+    found = best_on_path(path, begin, problems, splits)
+    assert found.candidate == best.candidate
+    assert found.mean == pytest.approx(best.mean, abs=2e-3)
 
 
 def test_a_few_right_answers_do_not_make_it_sure():

@@ -10,8 +10,8 @@ Of N different held-out examples a label counts as right with the probability 1 
 a candidate that makes no mistake on a few examples is not infinitely sure.
 
 Held out is a validation set or, for features of a network that has not been trained on them, each fold of a stratified
-cross-validation in turn. The penalties of a method are tried from the largest on, until the score gets worse. A method
-wins if no simpler one is better, or within one standard error of the best.
+cross-validation in turn. The penalties of a method are tried from a middle one on, smaller or larger, until the score
+gets worse. A method wins if no simpler one is better, or within one standard error of the best.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from srepr.config import Retrain
+from srepr.config import Retrain, default_penalty
 from srepr.data.longtail import Indices, Labels
 from srepr.features import Array, EpochFeatures
 from srepr.methods import Method, title
@@ -40,7 +40,7 @@ PENALTIES = (3.0, 1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 DISTILL_WEIGHTS = (0.5, 0.8)
 FOLDS, MANY_FOLDS = 5, 10
 ROUGH = 1e-3  # tolerance of a candidate; the winner is solved again to the solver's own
-NEAR = 4.0  # times the penalty of a simpler method with the same balance: where the path of another begins
+STRONG = 10.0  # times the default penalty: where the search begins; with a large penalty it is fast
 FEW = 5000  # examples: up to so many, a tenth of them is noticed, and there are many folds
 CHEAP = 2e7  # multiplications in one pass over the data, likewise
 LARGE = 5e9  # beyond, one fold stands for all
@@ -253,15 +253,12 @@ def choose(
     # A path is cut short where it gets worse, and several representations cost several times as much as one.
     with Progress("choose", total=len(paths), alike=False, quiet=quiet) as progress:
         for path in paths:
-            name, balance, reads = path[0].name, path[0].method.balance, path[0].method.representation
-            simpler = [score.candidate.penalty for score in best.values() if score.candidate.method.balance == balance]
-            near = [candidate for candidate in path if not simpler or candidate.penalty < NEAR * max(simpler)]
-            if (balance, reads) != made_for:
-                problems, made_for = (
-                    [pose(split, path[0].method, classes, settings.rho) for split in splits],
-                    (balance, reads),
-                )
-            score = descend_path(near, problems, splits)
+            name, method = path[0].name, path[0].method
+            reads = method.balance, method.representation
+            if reads != made_for:
+                problems, made_for = [pose(split, method, classes, settings.rho) for split in splits], reads
+            simpler = [score.candidate.penalty for score in best.values()]
+            score = best_on_path(path, simpler[0] if simpler else STRONG * default_penalty(classes), problems, splits)
             if name not in best or score.mean < best[name].mean:
                 best[name] = score
             progress.advance()
@@ -286,23 +283,37 @@ def pose(split: Split, method: Method, classes: int, rho: float) -> Problem:
     return Problem(data, counts.tolist(), method.balance, rho=rho, rows=rows)
 
 
-def descend_path(path: Sequence[Candidate], problems: Sequence[Problem], splits: Sequence[Split]) -> Score:
-    """The best candidate of a list with falling penalties, up to the first that is worse than the one before."""
-    best, starts = None, [None] * len(problems)
+def best_on_path(
+    path: Sequence[Candidate], begin: float, problems: Sequence[Problem], splits: Sequence[Split]
+) -> Score:
+    """The best candidate of a list with falling penalties.
+
+    The first one has about the penalty `begin`. The next ones have smaller penalties or, if the first of these is
+    worse, larger ones, until the score gets worse.
+    """
     tolerance = ROUGH if path[0].distillation is None else ROUGH / 10  # or the teachers would settle at once
-    for candidate in path:
-        solved: list[Solution] = [
+
+    def attempt(candidate: Candidate, starts: Sequence[Solution | None]) -> tuple[Score, list[Solution]]:
+        solved = [
             problem.solve(
                 penalty=candidate.penalty, distillation=candidate.distillation, start=start, tolerance=tolerance
             )
             for problem, start in zip(problems, starts, strict=True)
         ]
         heads = [problem.linear(solution) for problem, solution in zip(problems, solved, strict=True)]
-        score = measure(candidate, heads, splits)
-        if best is not None and score.mean > best.mean:
+        return measure(candidate, heads, splits), solved
+
+    place = int(np.argmin([abs(math.log(candidate.penalty / begin)) for candidate in path]))
+    first, beside = attempt(path[place], [None] * len(problems))
+    for direction in (path[place + 1 :], path[:place][::-1]):
+        best, starts = first, beside
+        for candidate in direction:
+            score, solved = attempt(candidate, starts)
+            if score.mean > best.mean:
+                break
+            best, starts = score, solved
+        if best is not first:
             break
-        best, starts = score, solved  # type: ignore[assignment]
-    assert best is not None
     return best
 
 
