@@ -4,8 +4,8 @@ python -m benchmarks.pretrained icons --source ICONS --seeds 0 1 2 3 4    a fold
 python -m benchmarks.pretrained debian-text --source debian-text.csv --network hf:FOLDER
 python -m benchmarks.pretrained cifar100-lt --data-dir D --network efficientnet-lite0 --seeds 0 1 2
 
-Each seed runs `srepr train`, `srepr retrain` (auto, la, crt; srepr with --several) and `srepr report`, timed, in a
-folder of `--out`.
+Each seed runs `srepr train`, `srepr retrain` and `srepr report`, timed, in a folder of `--out`. Then the methods that
+Auto has compared are run by themselves, with the penalty that was best for them in its comparison.
 What follows -- goes to `srepr train`: --precision bf16-mixed, or --freeze none to fine-tune. The rows are kept in
 results/pretrained.json under the name of the set and of the start; results/pretrained.md shows all of them. Nothing is
 chosen on test examples.
@@ -62,7 +62,14 @@ def measure(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     )
     again = timed("retrain", out, *where)
     shown = timed("report", out, *where, "-o", out / "report.html")
-    timed("retrain", out, *where, "--method", "la", "crt", *["srepr"] * arguments.several)
+    compared = read_json(out / "heads" / "auto.json").get("choice", {}).get("candidates") or [
+        {"method": "la"},
+        {"method": "crt"},
+    ]
+    for one in compared:
+        set_to = {"--penalty": one.get("penalty"), "--distill-weight": one.get("distill_weight")}
+        options = [word for name, value in set_to.items() if value is not None for word in (name, value)]
+        timed("retrain", out, *where, "--method", one["method"], *options)
     facts = {"set": arguments.name, "start": arguments.start, "seed": seed, "date": about("pretrained")["date"]}
     results = read_json(out / "results.json")
     rows = [{**facts, "model": NAMES[name], **equal(results[name])} for name in NAMES if name in results]
@@ -117,7 +124,6 @@ def main() -> None:
     parser.add_argument("--network", default="")
     parser.add_argument("--start", default="frozen", help="what the table calls it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--several", action="store_true", help="also re-train with srepr, on several views")
     parser.add_argument("--untimed", action="store_true", help="of runs that share the machine, or were begun before")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained"))
     arguments = parser.parse_args(words.split())
