@@ -115,6 +115,10 @@ def cell(rows: list[dict[str, Any]], name: str, times: float, digits: int) -> st
     return f"{mean(values):.{digits}f}{spread}"
 
 
+def kept(file: Path) -> list[dict[str, Any]]:
+    return read_json(file)["rows"] if file.exists() else []
+
+
 def main() -> None:
     words, _, options = " ".join(sys.argv[1:]).partition(" -- ")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -130,15 +134,15 @@ def main() -> None:
     arguments.options = options.split()
     file = RESULTS / "pretrained.json"
     for seed in arguments.seeds:
-        rows = read_json(file)["rows"] if file.exists() else []
         key = (arguments.name, arguments.start, seed)
-        if any((row["set"], row["start"], row["seed"]) == key for row in rows):
+        if any((row["set"], row["start"], row["seed"]) == key for row in kept(file)):
             continue
-        rows += measure(arguments, seed)
+        found = measure(arguments, seed)
+        rows = kept(file) + found  # another one may have written meanwhile
         facts = about("pretrained") | {"command": "python -m benchmarks.pretrained, as its first lines show"}
         write_json(file, {"about": facts, "rows": rows})
         file.with_suffix(".md").write_text(markdown(facts, rows))
-        print(*rows[-7:], sep="\n", flush=True)
+        print(*found, sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -133,6 +133,74 @@ def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, t
     assert outcome(run) == outcome(torchrun / "run")
 
 
+@pytest.fixture
+def two_hosts():
+    """Two network namespaces, joined by a cable; a function that runs a command in one of them, and their names."""
+    names = [f"srepr-{os.getpid()}-{number}" for number in (0, 1)]
+    cable = [f"s{os.getpid()}-{number}"[:15] for number in (0, 1)]
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for name in names:
+            ip("netns", "add", name)
+        ip("link", "add", cable[0], "type", "veth", "peer", "name", cable[1])
+        for number, (name, end) in enumerate(zip(names, cable, strict=True)):
+            ip("link", "set", end, "netns", name)
+            ip("-n", name, "addr", "add", f"10.77.0.{number + 1}/24", "dev", end)
+            ip("-n", name, "link", "set", end, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], check=False, capture_output=True)
+        pytest.skip("network namespaces need root and iproute2")
+    yield names, cable
+    for name in names:
+        ip("netns", "delete", name)
+
+
+def test_a_host_that_is_cut_off_ends_the_run_and_the_same_commands_finish_it(tmp_path, torchrun, two_hosts):
+    """Without a closed connection, within a minute, with one line."""
+    names, cable = two_hosts
+    run = tmp_path / "run"
+    words = [*TRAIN_22, "--out", run]
+
+    def launch():
+        where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "10.77.0.1", "--master-port", "29577"]
+        torchrun = Path(sys.executable).with_name("torchrun")
+        return [
+            subprocess.Popen(
+                ["ip", "netns", "exec", name, torchrun, *where, "--node-rank", str(number), SREPR, *words],
+                env={**os.environ, "GLOO_SOCKET_IFNAME": end},
+                text=True,
+                start_new_session=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for number, (name, end) in enumerate(zip(names, cable, strict=True))
+        ]
+
+    hosts = launch()
+    while all(host.poll() is None for host in hosts) and progress(run) < ("000001", False):
+        time.sleep(0.01)
+    subprocess.run(["ip", "-n", names[1], "link", "set", cable[1], "down"], check=True)
+    began = time.monotonic()
+    _, err = hosts[0].communicate(timeout=60)
+    assert time.monotonic() - began < 60
+    assert hosts[0].returncode != 0
+    assert len([line for line in err.splitlines() if "does not answer" in line]) == 1, err
+    os.killpg(hosts[1].pid, signal.SIGKILL)  # the launcher of the other host would wait for its master for long
+    hosts[1].communicate(timeout=60)
+    assert not (run / "results.json").exists()
+
+    subprocess.run(["ip", "-n", names[1], "link", "set", cable[1], "up"], check=True)
+    hosts = launch()
+    said = [host.communicate(timeout=PATIENCE)[1] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], said
+    assert outcome(run) == outcome(torchrun / "run")
+
+
 def test_what_cannot_be_read_is_said_once(tmp_path):
     """The pictures break while both processes are at work; either may be the first to find out."""
     chance = np.random.default_rng(0)

@@ -44,6 +44,7 @@ from srepr.run.devices import as_launched, failing_together, open_fabric, proces
 from srepr.run.estimate import announce
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
+from srepr.run.heartbeat import heard_by_all
 from srepr.run.log import append_log, cut_log, epoch_line, log_line, tensorboard
 from srepr.run.probe import probe, start_solved
 from srepr.run.schema import read_results
@@ -105,7 +106,7 @@ def train(
     with folder.sole_writer(out) if leads else nullcontext():
         if not (out / "results.json").exists():
             fabric.launch()
-            with failing_together(out):
+            with failing_together(out), heard_by_all(fabric.global_rank, fabric.world_size):
                 try:
                     run_branches(settings, about, data, machine, fabric, out, given, quiet=quiet)
                 except Diverged as error:
