@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from srepr.errors import check, check_finite
+from srepr.errors import check, check_finite, check_seed
 
 Protocol = Literal["paper", "holdout"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
@@ -127,10 +127,6 @@ class Machine:
         check(self.workers >= 0, f"`workers` is {self.workers}: it must not be negative")
 
 
-def _check_seed(seed: int) -> None:
-    check(0 <= seed < 2**32, f"`seed` is {seed}: it must lie in 0 .. 4294967295")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Train:
     """Stage 1: all settings that determine the representation.
@@ -174,7 +170,7 @@ class Train:
         check(self.mixup >= 0, f"`mixup` is {self.mixup}: it must not be negative")
         smooth = 0 <= self.label_smoothing < 1
         check(smooth, f"`label_smoothing` is {self.label_smoothing}: it must be at least 0 and below 1")
-        _check_seed(self.seed)
+        check_seed(self.seed)
 
     @property
     def swa_start(self) -> int:
@@ -263,7 +259,7 @@ class Retrain:
 
     @property
     def draws(self) -> int:
-        """M, the number of representations of each example."""
+        """`samples`, or its default for a posterior."""
         return SAMPLES if self.samples is None else self.samples
 
     def __post_init__(self) -> None:
@@ -290,7 +286,7 @@ class Retrain:
             labels, "`distill_weight` is 1: without the labels there is no best head. Lower it, or set `solver` to sgd"
         )
         check(self.rho >= 0, f"`rho` is {self.rho}: it must not be negative")
-        _check_seed(self.seed)
+        check_seed(self.seed)
 
 
 _CIFAR = Train(source="cifar10-lt", network="resnet32", epochs=200, optim=Optim(lr=0.5, weight_decay=5e-4, swa_lr=0.1))
@@ -319,27 +315,18 @@ RECIPES: dict[str, Train] = {
         optim=Optim(lr=0.1, weight_decay=5e-4, swa_lr=0.02),
     ),
 }
-"""Stage 1 of each benchmark (paper, appendix). What to expect of SWA + SRepr (ACC / NLL / ECE, from the paper;
-digits-lt, which is ours, from three seeds):
-
-- cifar10-lt: 82.06 % / 0.542 / 0.021, about three hours on two cores
-- cifar100-lt: 47.81 % / 2.148 / 0.149, about three hours on two cores
-- imagenet-lt: 52.12 % / 2.130 / 0.037
-- inaturalist18: 70.79 % / 1.353 / 0.036
-- digits-lt: 87 to 93 % / - / 0.024 to 0.031, seconds
-"""
+"""Stage 1 of each benchmark (paper, appendix); a CIFAR takes about three hours on two cores. ACC / NLL / ECE of the
+paper's SWA + SRepr: cifar10-lt 82.06 / 0.542 / 0.021, cifar100-lt 47.81 / 2.148 / 0.149, imagenet-lt 52.12 / 2.130 /
+0.037, inaturalist18 70.79 / 1.353 / 0.036. digits-lt, which is ours: 87 to 93 / - / 0.024 to 0.031, in seconds."""
 _TUNE = Optim(name="adamw", lr=1e-3, weight_decay=0.01, swa_lr=5e-4, swa_start=0.5, clip=1.0)
 FINE_TUNE = Train(source="", epochs=12, batch_size=64, optim=_TUNE)
-"""Stage 1 from a pretrained network, as far as it is not frozen.
-
-One epoch on CIFAR100-LT at 96 pixels from the solved classifier, then a solved LA head, judged on 1,980 other training
-images: 58.0 % with 1e-3, 56.1 % with 3e-4, 57.3 % with the frozen network.
-"""
+"""Stage 1 from a pretrained network, as far as it is not frozen (docs/train.md says how it was chosen)."""
 _ADAMW = Optim(name="adamw", lr=1e-3, body=0.02, weight_decay=0.01, swa_lr=5e-4, swa_start=0.5, clip=1.0)
 FINE_TUNE_TRANSFORMER = replace(FINE_TUNE, epochs=8, batch_size=32, optim=_ADAMW)
 """The same from a network of Hugging Face: AdamW, with 2e-5 for the body and 1e-3 for the classifier."""
 TABLE = Train(source="", network="mlp", epochs=60, batch_size=64, optim=Optim(lr=0.05, weight_decay=1e-2, swa_lr=0.01))
 """Stage 1 of your own tables and embeddings."""
+COLLECT_EPOCHS = 10
 
 
 def settings_for(source: str) -> Train:
@@ -351,9 +338,6 @@ def settings_for(source: str) -> Train:
     100
     """
     return RECIPES.get(source) or Train(source=source)
-
-
-COLLECT_EPOCHS = 10
 
 
 def collect_settings(recipe: Train, epochs: int | None = None) -> Train:

@@ -43,6 +43,16 @@ def check(holds: bool, complaint: str) -> None:
         raise InputError(complaint)
 
 
+def check_seed(seed: int) -> None:
+    """Raise an InputError for a seed that the generators of random numbers do not take.
+
+    >>> check_seed(-1)
+    Traceback (most recent call last):
+    srepr.errors.InputError: `seed` is -1: it must lie in 0 .. 4294967295
+    """
+    check(0 <= seed < 2**32, f"`seed` is {seed}: it must lie in 0 .. 4294967295")
+
+
 def check_finite(settings: object) -> None:
     """Raise an InputError if one of the settings is an infinite number, or none.
 

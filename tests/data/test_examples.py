@@ -5,7 +5,8 @@ import pytest
 import torch
 from PIL import Image
 
-from srepr.data.examples import ArrayExamples, FileExamples, file_sizes
+from srepr.data.examples import ArrayExamples, FileExamples
+from srepr.data.identity import file_sizes
 from srepr.errors import InputError
 
 NAMES = ("crow", "owl", "wren")

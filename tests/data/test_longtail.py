@@ -101,11 +101,14 @@ def test_a_holdout_parts_the_data_and_leaves_no_class_empty(sizes, fraction, see
 @given(class_sizes, st.floats(0.01, 0.99), st.integers(0, 2**32))
 def test_copies_stay_together_and_do_not_change_the_rest(sizes, fraction, seed):
     """Each example once gives the same holdout as without identities; more copies of some follow them."""
+    alike = stratified_holdout(np.zeros(10, dtype=np.int64), fraction, seed=seed, identities=np.zeros(10, dtype=int))
+    assert len(alike[0]) >= 1 <= len(alike[1])
     labels = labels_of(sizes)
     _, held = stratified_holdout(labels, fraction, seed=seed)
     _, same = stratified_holdout(labels, fraction, seed=seed, identities=np.arange(len(labels)) * 7)
     np.testing.assert_array_equal(held, same)
-    copied = np.random.default_rng(seed).integers(0, len(labels), 20)
+    several = np.flatnonzero(np.array(sizes)[labels] > 1)  # a class of nothing but copies is parted
+    copied = np.random.default_rng(seed).permutation(several.repeat(2))[:20]
     every = np.concatenate([np.arange(len(labels)), copied])
     _, out = stratified_holdout(labels[every], fraction, seed=seed, identities=every)
     np.testing.assert_array_equal(out, np.flatnonzero(np.isin(every, held)))

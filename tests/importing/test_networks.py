@@ -369,7 +369,7 @@ def test_the_recipe_is_that_of_the_network():
     assert (hugging.optim.name, hugging.optim.lr * hugging.optim.body, hugging.freeze) == ("adamw", 2e-5, "auto")
     assert train_default(["t.csv", "--network=hf:bert", "--out", "R"]).settings.optim.name == "adamw"
     function = train_default(["photos", "--network", "mine:build", "--out", "R"]).settings
-    assert (function.optim.name, function.freeze) == ("sgd", "auto")
+    assert (function.optim.body, function.freeze) == (1.0, "auto")
 
 
 def test_fine_tuning_that_is_killed_ends_with_the_same_bits(here, tmp_path, monkeypatch):

@@ -70,7 +70,6 @@ def test_a_finished_run_prints_its_results_again_and_changes_nothing(srepr, trai
         (["--epochs", "8", "--seed", "1"], "--seed was 0, now 1"),
         (["--epochs", "8", "--imbalance", "0.1"], "--imbalance was None, now 0.1"),
         (["--epochs", "8", "--no-baseline"], "--baseline was True, now False"),
-        (["--epochs", "8", "--devices", "2"], "--devices was 1, now 2"),
     ],
 )
 def test_other_settings_are_refused_and_named(srepr, trained, words, named):

@@ -8,10 +8,8 @@ for evaluation.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -34,12 +32,11 @@ from srepr.data.augment import (
     pad_crop_flip,
     random_resized_crop_box,
 )
-from srepr.data.image import absence
+from srepr.data.identity import file_sizes, grouped, sha256
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
 from srepr.storage.checksums import of_bytes, of_file
-from srepr.storage.outside import check_regular
 
 View = tuple[int, int]
 
@@ -203,7 +200,7 @@ class ArrayExamples(Examples):
     def identities(self) -> Labels:
         """A number for each example [N], the same for images with equal pixels."""
         return (
-            numbered([of_bytes(image.tobytes()) for image in self.inputs])
+            grouped([of_bytes(image.tobytes()) for image in self.inputs])
             if self.inputs.ndim == 4
             else super().identities()
         )
@@ -300,7 +297,7 @@ class FileExamples(Examples):
         sizes = file_sizes(self.root, self.names)
         _, group, members = np.unique(sizes, return_inverse=True, return_counts=True)
         alone = members[group] == 1
-        return numbered(
+        return grouped(
             [
                 str(size) if single else of_file(self.root / name)
                 for name, size, single in zip(self.names, sizes.tolist(), alone, strict=True)
@@ -312,16 +309,6 @@ class FileExamples(Examples):
         return decode(self.root / self.names[index], 96, partial(central_box, fraction=1.0))
 
 
-def numbered(keys: Sequence[str]) -> Labels:
-    """A number for each key, the same for equal keys.
-
-    >>> numbered(["crow", "wren", "crow"])
-    array([0, 1, 0])
-    """
-    numbers: Labels = np.unique(np.array(keys, dtype=object), return_inverse=True)[1].astype(np.int64)
-    return numbers
-
-
 def scale(images: Tensor, side: int | None) -> Tensor:
     """Scale images [B, C, H, W] to side x side, bilinearly; None leaves them as they are.
 
@@ -329,36 +316,3 @@ def scale(images: Tensor, side: int | None) -> Tensor:
     torch.Size([1, 3, 128, 128])
     """
     return images if side is None else F.interpolate(images, (side, side), mode="bilinear", antialias=True)
-
-
-def file_sizes(root: Path, names: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Size of each file in bytes; raises InputError for a missing file.
-
-    >>> file_sizes(Path("nowhere"), ["1.jpg"])
-    Traceback (most recent call last):
-    srepr.errors.InputError: nowhere/1.jpg does not exist. Restore it, or skip it with `skip_bad_images`
-    """
-    return np.array([_size(root / name) for name in names], dtype=np.int64)
-
-
-def _size(path: Path) -> int:
-    try:
-        found = path.stat()
-        check_regular(path, found)
-    except (FileNotFoundError, NotADirectoryError):
-        raise InputError(f"{path} {absence(path)}. Restore it, or skip it with `skip_bad_images`") from None
-    except (OSError, ValueError) as error:  # a name that no file can have is a ValueError
-        raise InputError(f"{path} cannot be read: {error}. Correct it, or skip it with `skip_bad_images`") from None
-    return found.st_size
-
-
-def sha256(about: Sequence[object], *arrays: npt.NDArray[Any]) -> str:
-    """SHA-256 of plain values and arrays.
-
-    >>> sha256(["wren"], np.arange(3))[:8] == sha256(["crow"], np.arange(3))[:8]
-    False
-    """
-    digest = hashlib.sha256(json.dumps(about).encode())
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()

@@ -13,7 +13,8 @@ import numpy as np
 
 from srepr.data.augment import central_box, decode
 from srepr.data.dataset import LongTailData
-from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples, file_sizes
+from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD, ArrayExamples, Examples, FileExamples
+from srepr.data.identity import file_sizes
 from srepr.data.image import absence, check_size, open_image
 from srepr.data.longtail import Labels
 from srepr.errors import InputError

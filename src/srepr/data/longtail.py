@@ -82,19 +82,22 @@ def stratified_holdout(
     """Sorted indices of the kept and the held-out examples, with `fraction` of each class held out, rounded.
 
     A class with two or more examples holds out at least one and keeps at least one; a single example is kept. Examples
-    of a class with equal `identities` are copies of each other: they count once and stay together.
+    of a class with equal `identities` are copies of each other: they count once and stay together, unless the class
+    has nothing else.
 
     >>> kept, held = stratified_holdout(np.array([0] * 8 + [1, 1, 2]), 0.25, seed=0)
     >>> np.bincount(np.array([0] * 8 + [1, 1, 2])[held], minlength=3)
     array([2, 1, 0])
     >>> kept, held = stratified_holdout(np.zeros(4, dtype=int), 0.5, seed=0, identities=np.array([7, 7, 7, 9]))
     >>> kept, held
-    (array([0, 1, 2]), array([3]))
+    (array([3]), array([0, 1, 2]))
     """
     if not 0 < fraction < 1:
         raise InputError(f"a held-out fraction of {fraction:g} must lie between 0 and 1, both excluded")
     if identities is not None:
         pairs = np.stack([labels, identities])
+        alike = np.array([len(np.unique(identities[labels == k])) == 1 for k in range(labels.max(initial=-1) + 1)])
+        pairs[1, alike[labels]] = np.arange(len(labels))[alike[labels]]
         _, first, inverse = np.unique(pairs, axis=1, return_index=True, return_inverse=True)
         different = np.sort(first)
         _, taken = stratified_holdout(labels[different], fraction, seed=seed)

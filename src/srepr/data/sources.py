@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from srepr.data.dataset import LongTailData, held_out_test
 from srepr.data.longtail import exponential_counts, step_counts, stratified_holdout, subsample
-from srepr.errors import InputError, reading, unknown
+from srepr.errors import InputError, check_seed, reading, unknown
 
 Counts = npt.NDArray[np.int64]
 
@@ -130,6 +130,7 @@ def load(
     >>> data.describe()["sizes"]
     {'train': 438, 'validation': 48, 'test': 597}
     """
+    check_seed(seed)
     entry = NAMED.get(str(source))
     protocol = protocol or ("paper" if entry else "holdout")
     if protocol not in PROTOCOLS:

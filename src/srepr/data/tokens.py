@@ -17,7 +17,8 @@ from PIL import Image
 from torch import Tensor
 
 from srepr.data.about import About
-from srepr.data.examples import Examples, View, numbered, sha256
+from srepr.data.examples import Examples, View
+from srepr.data.identity import grouped, sha256
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
 from srepr.errors import InputError
@@ -71,7 +72,7 @@ class TextExamples(Examples):
 
     def identities(self) -> Labels:
         """A number for each example [N], the same for equal texts."""
-        return numbered(self.texts)
+        return grouped(self.texts)
 
     def subset(self, indices: Indices) -> TextExamples:
         """The examples at `indices`, in that order."""

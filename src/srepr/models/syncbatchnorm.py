@@ -58,7 +58,7 @@ def synchronise_batchnorm(network: nn.Module, *, across: bool = True) -> nn.Modu
     `across=False` lets each process have its own statistics again.
 
     >>> synchronise_batchnorm(nn.Sequential(nn.BatchNorm2d(3)))[0]
-    SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)
+    SyncBatchNorm(3, ...)
     """
     for module in network.modules():
         if isinstance(module, _BatchNorm):

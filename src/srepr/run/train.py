@@ -91,9 +91,8 @@ def train(
 
     leads = process_rank() == 0
     if leads:
-        names = ("devices", "num_nodes", "precision", "compile", "sync_batchnorm")
-        arithmetic = {name: getattr(machine, name) for name in names}
-        wanted = {**asdict(settings), **arithmetic}
+        arithmetic = ("devices", "num_nodes", "precision", "compile", "sync_batchnorm")
+        wanted = {**asdict(settings), **{name: getattr(machine, name) for name in arithmetic}}
         wanted["data"]["protocol"] = data.protocol
         if given is not None:
             wanted["from"] = given.digest
@@ -314,10 +313,7 @@ def stream(
 
 
 def averaged(learner: Learner, data: LongTailData, settings: Train, machine: Machine, fabric: Fabric) -> nn.Module:
-    """A copy of the network with the SWA weights, and its own BatchNorm statistics over the training data.
-
-    Each process has its part of every batch, or all of them if BatchNorm sees the batches of all processes.
-    """
+    """A copy of the network with the SWA weights, and its own BatchNorm statistics over the training data."""
     network = copy.deepcopy(learner.network)
     learner.posterior.apply_mean(network)
     processes = 1 if machine.sync_batchnorm else fabric.world_size

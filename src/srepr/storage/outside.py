@@ -6,15 +6,15 @@ Nothing is believed about them. They are UTF-8 text or JSON, or an InputError sa
 from __future__ import annotations
 
 import io
-import json
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from srepr.errors import InputError, reading
+from srepr.storage import schema
 
 LARGEST_TEXT = 1 << 30
 """Bytes of a text file: texts and lists are kept in memory."""
@@ -98,12 +98,6 @@ def parse_json(text: str, where: str) -> Any:
     srepr.errors.InputError: prior.json is no JSON (NaN is no number of JSON). Correct it
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except RecursionError:
-        raise InputError(f"{where} no JSON that can be read (it is nested too deeply). Correct it") from None
-    except ValueError as error:
-        raise InputError(f"{where} no JSON ({str(error)[:200]}). Correct it") from None
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+        return schema.parsed_text(text, Any)
+    except schema.Invalid as error:
+        raise InputError(f"{where} no JSON ({error}). Correct it") from None

@@ -43,13 +43,15 @@ def parsed_text(text: str | bytes, kind: Any) -> Any:
     try:
         text = text if isinstance(text, str) else text.decode("utf-8")
         value = json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:  # also a number with thousands of digits, and deep nesting
+    except RecursionError:
+        raise Invalid("it is nested too deeply") from None
+    except ValueError as error:  # also a number with thousands of digits
         raise Invalid(str(error)[:200]) from None
     return parsed(value, kind)
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def parsed(value: Any, kind: Any, name: str = "") -> Any:
