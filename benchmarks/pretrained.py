@@ -71,6 +71,7 @@ def measure(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
         options = [word for name, value in set_to.items() if value is not None for word in (name, value)]
         timed("retrain", out, *where, "--method", one["method"], *options)
     facts = {"set": arguments.name, "start": arguments.start, "seed": seed, "date": about("pretrained")["date"]}
+    facts["options"] = " ".join(arguments.options)
     results = read_json(out / "results.json")
     rows = [{**facts, "model": NAMES[name], **equal(results[name])} for name in NAMES if name in results]
     if not arguments.untimed:
@@ -95,16 +96,21 @@ def markdown(facts: dict[str, str], rows: list[dict[str, Any]]) -> str:
         minutes = [(row["train"] + row["retrain"] + row["report"]) / 60 for row in group if "train" in row]
         lines.append(f"| {' | '.join([*key, *cells])} | {f'{mean(minutes):.1f}' if minutes else ''} |")
     about_it = "\n".join(f"- {name}: {value}" for name, value in facts.items())
+    used = {(row["set"], row["start"], row.get("options", "")): None for row in rows}
+    options = [f"- {name}, {start}: `{words or 'the defaults'}`" for name, start, words in used]
     return f"""# Pretrained networks
 
-Everything at its defaults, by the commands `srepr train`, `srepr retrain` and `srepr report`; the row of Auto has
-their minutes. Every class counts the same in every measure; accuracy in per cent, mean and standard deviation over the
-seeds, each with a split of its own. Logistic regression is on the features of the same network. Seconds and dates are
-in pretrained.json, the commands in `benchmarks/pretrained.py`. ImageNet has images of some classes of CIFAR.
+By the commands `srepr train`, `srepr retrain` and `srepr report`, at their defaults but for the options of `srepr
+train` below; the row of Auto has their minutes where they had the machine for themselves. Every class counts the same
+in every measure; accuracy in per cent, mean and standard deviation over the seeds. A seed draws another split of the
+icons, and other training images of CIFAR. Logistic regression is on the features of the same network; cRT, LA and
+SRepr have the penalty that was best for them in the comparison of Auto, and no temperature. Nothing was chosen on test
+examples. Seconds and dates are in pretrained.json. ImageNet has images of many classes of CIFAR, so these numbers are
+not to be compared with training from scratch.
 
 {about_it}
 
-""" + "\n".join([*lines, ""])
+""" + "\n".join([*lines, "", "Options of `srepr train`:", "", *options, ""])
 
 
 def cell(rows: list[dict[str, Any]], name: str, times: float, digits: int) -> str:
