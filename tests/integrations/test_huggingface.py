@@ -91,7 +91,7 @@ class Diary(TrainerCallback):
 def test_text_from_end_to_end(corpus, tmp_path):
     """Re-training the classifier of a finished Trainer makes the rare modules count.
 
-    Measured on the training texts: 110 others would tell only the seeds apart. The balanced accuracy there rose by 7 to
+    Measured on the training texts: 110 others tell only the seeds apart. The balanced accuracy there rose by 7 to
     26 points with each of five seeds.
     """
     train, test, collator = corpus

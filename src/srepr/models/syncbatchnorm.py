@@ -21,7 +21,7 @@ class SyncBatchNorm(_BatchNorm):
     across: bool
     """Whether it does so; otherwise it is a plain BatchNorm layer."""
 
-    def _check_input_dim(self, input: Tensor) -> None:
+    def _check_input_dim(self, _: Tensor) -> None:
         """Inputs of any number of dimensions have channels in the second."""
 
     def forward(self, x: Tensor) -> Tensor:
