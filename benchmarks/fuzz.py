@@ -1,4 +1,4 @@
-"""Fuzz every reader of files from outside: valid files with changed bytes, headers and fields.
+"""Fuzz every reader of files from outside (`benchmarks.readers`): valid files with changed bytes, headers and fields.
 
     python -m benchmarks.fuzz --cases 100000
 
@@ -9,47 +9,28 @@ other exceptions, the longest time of a case, and by how much the memory of the 
 from __future__ import annotations
 
 import argparse
+import copy
 import io
 import json
+import logging
 import random
 import sys
 import tempfile
 import time
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-import torch
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
-from safetensors.torch import save
 
-from srepr.data.about import About
-from srepr.data.arrays import read_labelled
-from srepr.data.augment import central_box, decode
-from srepr.data.cifar import read as read_cifar
-from srepr.data.files import read_list
-from srepr.data.inaturalist import read_annotations
-from srepr.data.sources import load
-from srepr.data.texts import read_labelled_texts, read_texts
-from srepr.data.unlabelled import read_unlabelled
-from srepr.deploy.prior import read_prior
+from benchmarks.readers import READERS, Reader
 from srepr.errors import InputError
-from srepr.run.folder import FORMAT, read_settings
-from srepr.storage.files import read_json
-from srepr.storage.reader import read as read_checkpoint
-from srepr.storage.tensors import load_tensors
 
-VECTORS = About(
-    network="mlp", options={}, class_names=("0", "1"), counts=(9, 3), shape=(4,), mean=(0.0,) * 4, std=(1.0,) * 4
-)
-TEXTS = About(
-    network="hf", options={}, class_names=("x", "y"), counts=(9, 3), shape=(8,), mean=(), std=(), tokenizer="{}"
-)
 FIELDS = [
     *(b"-1", b"0", b"1e999", b"NaN", b"null", b"true", b"[]", b"{}", b'""', b"9" * 5000, b"18446744073709551615"),
     *(b"\xff\xfe", b"\0", b"\r", b"\n", b'"', b"'", b",", b"\\ud800", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"../" * 2000),
@@ -60,14 +41,29 @@ FIELDS = [
 NUMBERS = (b"\0" * 4, b"\xff" * 4, b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff" * 8, b"\0\0\0\x01")
 
 
-@dataclass(frozen=True)
-class Reader:
-    """A reader, the name of its file, and valid contents to start from."""
-
-    name: str
-    file: str
-    read: Callable[[Path], object]
-    seeds: Callable[[], list[bytes]]
+VALUES: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        False,
+        [],
+        {},
+        "",
+        "a",
+        "../..",
+        "/",
+        "nan",
+        "inf",
+        "\ud800",
+        "\x1b[2J",
+        "a" * 9999,
+        [[]],
+        {"a": {}},
+    ),
+    *(0, -1, 1, 7, 0.5, 1e-320, 1e308, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, -(10**30), 10**400, [0] * 9999),
+    *("9" * 40, ["a"], [None], [1, "a"], {"0": 0}, {"": None}, "0", "1e5", "null", "{}", "[1]"),
+)
+"""Values of JSON that readers may not expect."""
 
 
 @dataclass
@@ -118,6 +114,27 @@ def _swap_field(changed: bytearray, chance: random.Random) -> None:
         changed[marks[first] + 1 : marks[first + 1]] = chance.choice(FIELDS)
 
 
+def retyped(content: bytes, chance: random.Random) -> bytes:
+    """JSON, or lines of it, with up to three values of another kind, gone, or under another name."""
+    lines = [json.loads(line) for line in (content.splitlines() if b"}\n{" in content else [content])]
+    for _ in range(chance.randint(1, 3)):
+        inside: list[tuple[Any, Any]] = [(lines, number) for number in range(len(lines))]
+        for holder, key in inside:  # grows
+            value = holder[key]
+            keys: Iterable[Any] = (
+                value if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
+            )
+            inside += [(value, each) for each in keys]
+        holder, key = chance.choice(inside)
+        if holder is not lines and chance.random() < 0.2:
+            del holder[key]
+        elif isinstance(holder, dict) and chance.random() < 0.1:
+            holder[chance.choice(("", "a" * 999, "__class__", "\ud800"))] = holder.pop(key)
+        else:
+            holder[key] = copy.deepcopy(chance.choice(VALUES))
+    return b"\n".join(json.dumps(line).encode() for line in lines)
+
+
 def repacked(content: bytes, chance: random.Random) -> bytes:
     """A zip archive with changes inside its members, whose checksums are right again."""
     out = io.BytesIO()
@@ -128,112 +145,11 @@ def repacked(content: bytes, chance: random.Random) -> bytes:
     return out.getvalue()
 
 
-def arrays(**content: np.ndarray) -> list[bytes]:
-    """The arrays as .npz files, plain and compressed."""
-    files = []
-    for write in (np.savez, np.savez_compressed):
-        out = io.BytesIO()
-        write(out, **content)
-        files.append(out.getvalue())
-    return files
-
-
-def images() -> list[bytes]:
-    """A small picture in every format and several modes."""
-    files = []
-    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (24, 32, 3), np.uint8))
-    for form, modes in {
-        "JPEG": ("RGB", "L", "CMYK"),
-        "PNG": ("RGB", "RGBA", "P", "LA", "1", "I;16"),
-        "GIF": ("P",),
-        "BMP": ("RGB", "1"),
-        "WEBP": ("RGBA",),
-        "TIFF": ("RGB", "L", "F", "I;16", "CMYK"),
-        "PPM": ("RGB", "L"),
-    }.items():
-        for mode in modes:
-            out = io.BytesIO()
-            grey = Image.fromarray((np.asarray(picture.convert("L")).astype(np.uint16)) * 257)
-            (grey if mode == "I;16" else picture.convert(mode)).save(out, form)
-            files.append(out.getvalue())
-    return files
-
-
-def checkpoints() -> list[bytes]:
-    """A state dict in both formats of torch.save."""
-    files = []
-    for zipped in (True, False):
-        out = io.BytesIO()
-        state = {"state_dict": {"fc.weight": torch.ones(2, 3)}, "epoch": 3}
-        torch.save(state, out, _use_new_zipfile_serialization=zipped)
-        files.append(out.getvalue())
-    return files
-
-
-def annotations() -> list[bytes]:
-    """An annotation file of three images."""
-    content = {
-        "images": [{"id": i, "file_name": f"Aves/{i}.jpg"} for i in range(3)],
-        "annotations": [{"image_id": i, "category_id": i % 2} for i in range(3)],
-    }
-    return [json.dumps(content).encode()]
-
-
-def cifar(path: Path) -> object:
-    """Read the file as both files of CIFAR-100."""
-    (path.parent / "test.bin").write_bytes(path.read_bytes())
-    return read_cifar(path.parent, name="cifar100-lt")
-
-
-def npy() -> list[bytes]:
-    """Rows for a network, in three types."""
-    files = []
-    for dtype in ("<f8", "<f4", ">i2"):
-        out = io.BytesIO()
-        np.save(out, np.arange(8).reshape(2, 4).astype(dtype))
-        files.append(out.getvalue())
-    return files
-
-
-TABLE = b"path,label,split\na.png,x,train\nb.png,y,train\nc.png,x,test\n"
-TEXT_TABLE = b'text,label,split\n"a wren",x,train\nb,y,train\nc,x,test\n'
-LINES = b'{"text": "a wren", "label": "x", "split": "train"}\n{"text": "b", "label": "y", "split": "train"}\n'
-VALUES = {"x": np.arange(32.0).reshape(8, 4), "y": np.arange(8) % 2}
-WORDS = {
-    "x_train": VALUES["x"],
-    "y_train": np.array(["a", "b"] * 4),
-    "x_test": VALUES["x"],
-    "y_test": np.array(["a"] * 8),
-}
-SETTINGS = json.dumps({"format": FORMAT, "settings": {"source": "digits-lt", "epochs": 3}}).encode()
-READERS = (
-    Reader("CIFAR binary", "train.bin", cifar, lambda: [(b"\1\2" + bytes(3072)) * 2]),
-    Reader("list of images", "list.txt", lambda path: read_list(path, 10), lambda: [b"a/b c.jpg 0\nd.jpg 9\n"]),
-    Reader("table of images", "t.csv", load, lambda: [TABLE]),
-    Reader("table of texts", "t.csv", lambda path: read_labelled_texts(path, TEXTS), lambda: [TEXT_TABLE]),
-    Reader(
-        "table of numbers", "t.csv", lambda path: read_unlabelled([path], VECTORS), lambda: [b"a,b,c,d\n1,2,3,4\n"]
-    ),
-    Reader("JSON lines", "t.jsonl", load, lambda: [LINES]),
-    Reader("lines of text", "t.txt", read_texts, lambda: [b"a wren\na crow\n"]),
-    Reader("npz, training", "a.npz", load, lambda: arrays(**VALUES) + arrays(**WORDS)),
-    Reader("npz, evaluation", "a.npz", lambda path: read_labelled(path, ("0", "1")), lambda: arrays(**VALUES)),
-    Reader("npy", "x.npy", lambda path: read_unlabelled([path], VECTORS).examples.load(np.arange(1)), npy),
-    Reader(
-        "prior", "p.json", lambda path: read_prior(str(path), VECTORS), lambda: [b'{"0": 0.7, "1": 3}', b"0.7, 0.3"]
-    ),
-    Reader("iNaturalist JSON", "train2018.json", lambda path: read_annotations(path, 10), annotations),
-    Reader("image", "i.img", lambda path: decode(path, 16, central_box), images),
-    Reader("checkpoint", "c.pth", read_checkpoint, checkpoints),
-    Reader("safetensors", "s.safetensors", load_tensors, lambda: [save({"w": torch.ones(3)}, {"epoch": "3"})]),
-    Reader("JSON of a run", "config.json", read_json, lambda: [SETTINGS]),
-    Reader(
-        "settings of a run",
-        "config.json",
-        lambda path: read_settings(path.parent),
-        lambda: [SETTINGS],
-    ),
-)
+def changed(content: bytes, chance: random.Random) -> bytes:
+    """The content with changes of some kind: inside an archive, in the values of JSON, or of any bytes."""
+    if content[:2] == b"PK" and chance.random() < 0.7:
+        return repacked(content, chance)
+    return retyped(content, chance) if content[:1] == b"{" and chance.random() < 0.7 else mutated(content, chance)
 
 
 def fuzz(reader: Reader, cases: int, folder: Path, *, seed: int = 0) -> Row:
@@ -247,8 +163,7 @@ def fuzz(reader: Reader, cases: int, folder: Path, *, seed: int = 0) -> Row:
     before = memory("VmRSS", reset=True)
     for _ in range(cases):
         content = chance.choice(seeds)
-        packed = content[:2] == b"PK" and chance.random() < 0.7
-        content = repacked(content, chance) if packed else mutated(content, chance)
+        content = changed(content, chance)
         path.write_bytes(content)
         row.cases += 1
         begin = time.perf_counter()
@@ -286,8 +201,11 @@ def main(words: Iterable[str] | None = None) -> int:
     warnings.filterwarnings("ignore", module=r"PIL\.")
     table = Table("reader", *(("cases", "InputErrors", "accepted", "other exceptions", "longest", "peak memory")))
     failed = {}
+    logging.disable()  # transformers says on stderr what it thinks of a file
+    print(f"seed {asked.seed}, {asked.cases:,} cases", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for reader in chosen:
+            print(reader.name, file=sys.stderr, flush=True)
             row = fuzz(reader, -(-asked.cases // len(chosen)), Path(folder), seed=asked.seed)
             others = row.others or {}
             failed.update({f"{reader.name}: {what}": content for what, content in others.items()})

@@ -25,12 +25,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Imported once, before the processes of the mutants are forked; not srepr, whose copy they import.
-import hypothesis  # noqa: F401
+import hypothesis
 import mpmath  # noqa: F401
 import pytest
+import safetensors.torch  # noqa: F401
 import scipy.stats  # noqa: F401
 import sklearn.metrics  # noqa: F401
-import torch  # noqa: F401
+import torch.distributed.tensor  # noqa: F401  (torch.testing imports it on its first call)
 import torchmetrics  # noqa: F401
 import tyro  # noqa: F401
 
@@ -101,7 +102,7 @@ def mutations(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
         yield f"{node.value} -> {not node.value}", ast.Constant(not node.value)
     elif isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         yield f"{node.value} -> {node.value + 1}", ast.Constant(node.value + 1)
-    elif isinstance(node, ast.Return) and node.value is not None:
+    elif isinstance(node, ast.Return) and ast.unparse(node) not in ("return", "return None"):
         yield "returns None", ast.Return(ast.Constant(None))
     if isinstance(node, ast.Assign | ast.AugAssign | ast.Expr | ast.Raise | ast.If | ast.For):
         yield "removed", None
@@ -159,7 +160,16 @@ def killed(folder: Path, module: str, source: str, limit: float) -> bool:
         os.dup2(nothing, 2)
         sys.path.insert(0, str(folder))
         sys.dont_write_bytecode = True
-        os._exit(int(pytest.main(["-x", "-p", "no:cacheprovider", "--rootdir", str(ROOT), *map(str, tests)])))
+        # The same examples for every mutant, and the first failure is enough: it need not be shrunk.
+        phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+        hypothesis.settings.register_profile("mutants", derandomize=True, database=None, phases=phases)
+        hypothesis.settings.load_profile("mutants")
+        # No test of these modules uses a plugin, and nobody reads the report.
+        os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+        quick = ["-x", "--assert=plain", "--tb=no", "-p", "no:logging", "-p", "no:cacheprovider"]
+        # -c: the settings of the project, with its doctests, although the copy lies elsewhere.
+        settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT)]
+        os._exit(int(pytest.main([*quick, *settings, *map(str, tests)])))
     end = time.monotonic() + limit
     while time.monotonic() < end:
         pid, status = os.waitpid(child, os.WNOHANG)

@@ -22,6 +22,7 @@ METHOD = {
         "analysis",
         "views",
         "bootstrap",
+        "decisions",
     ),
 }
 LAYERS = [

@@ -30,6 +30,10 @@ def test_mean_one_weights_have_mean_one_over_the_data_and_the_same_ratios(counts
     np.testing.assert_allclose(scaled / scaled[0], weights / weights[0], rtol=1e-5)
 
 
+def test_a_class_of_weight_zero_stays_at_zero():
+    torch.testing.assert_close(balance.mean_one(torch.tensor([0.0, 0.5]), [3, 1]), torch.tensor([0.0, 4.0]))
+
+
 def test_ten_thousand_classes_with_one_example_each_are_uniform():
     weights = balance.grw_weights([1] * 10_000)
     torch.testing.assert_close(weights, torch.full((10_000,), 1e-4))

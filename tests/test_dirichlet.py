@@ -12,6 +12,7 @@ from scipy import special, stats
 from torch.distributions import Dirichlet
 
 from srepr import dirichlet
+from srepr.errors import InputError
 
 mpmath.mp.dps = 50
 SIZES = [(2, 2), (10, 10), (2, 100), (10, 1000), (2, 8142)]
@@ -118,6 +119,16 @@ def test_fit_finds_the_precision_that_the_teachers_were_drawn_from():
     assert precision.item() == pytest.approx(100, rel=0.05)  # Minka's formula is itself an approximation
 
 
+@pytest.mark.parametrize("total", [0.9, 1.1])
+def test_probabilities_that_do_not_sum_to_one_are_refused_and_rounded_ones_are_not(total):
+    log_probs = torch.randn(3, 4, 1000).log_softmax(-1)
+    with pytest.raises(InputError, match="sum to 1"):
+        dirichlet.fit(log_probs + math.log(total))
+    for dtype in (torch.float16, torch.bfloat16):
+        mean, _ = dirichlet.fit(log_probs.to(dtype))
+        torch.testing.assert_close(mean.float().sum(-1), torch.ones(4), rtol=0, atol=0.05)
+
+
 def test_fit_leaves_its_input_alone():
     log_probs = torch.randn(3, 2, 5, dtype=torch.float64).log_softmax(-1)
     before = log_probs.clone()
@@ -142,6 +153,39 @@ def test_kl_to_uniform_is_exact_at_every_size_of_alpha(exponents):
         assert kl.item() == pytest.approx(exact_kl(alpha[0].detach()), rel=1e-5, abs=1e-12)
     kl.backward()
     assert alpha.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1e3, 0.99e5, 1.01e5, 3e5, 1e7])
+def test_kl_to_uniform_and_its_gradient_keep_their_digits_where_large_terms_cancel(size):
+    """The gradient is (a_k - 1) psi'(a_k) - (a_0 - K) psi'(a_0), here in 50 digits."""
+    alpha = (size * torch.tensor([[1.0, 1.7, 0.4]], dtype=torch.float64)).requires_grad_()
+    kl = dirichlet.kl_to_uniform(alpha)
+    kl.backward()
+    a = [mpmath.mpf(v) for v in alpha[0].tolist()]
+    shared = (mpmath.fsum(a) - 3) * mpmath.psi(1, mpmath.fsum(a))
+    gradient = [float((v - 1) * mpmath.psi(1, v) - shared) for v in a]
+    assert kl.item() == pytest.approx(exact_kl(alpha[0].detach()), rel=0, abs=1e-9)
+    np.testing.assert_allclose(alpha.grad[0], gradient, rtol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3), (1, 2, 3)])
+def test_every_dimension_but_the_last_is_one_of_the_batch(shape):
+    classes = 5
+    alpha = (torch.rand(*shape, classes, dtype=torch.float64) + 0.5).requires_grad_()
+    mean, precision = alpha.detach().flip(-1).softmax(-1), torch.rand(shape, dtype=torch.float64) + 1
+    for function in (
+        dirichlet.kl_to_uniform,
+        dirichlet.entropy_of_mean,
+        dirichlet.expected_entropy,
+        dirichlet.mutual_information,
+        lambda a: dirichlet.reverse_kl(a, mean.view(*a.shape), precision.view(a.shape[:-1])),
+    ):
+        whole, flat = function(alpha), function(alpha.view(-1, classes))
+        assert whole.shape == shape
+        torch.testing.assert_close(whole.flatten(), flat)
+        torch.testing.assert_close(
+            torch.autograd.grad(whole.square().sum(), alpha), torch.autograd.grad(flat.square().sum(), alpha)
+        )
 
 
 @pytest.mark.parametrize("classes", [2, 10_000])

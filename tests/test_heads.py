@@ -170,6 +170,19 @@ def test_a_random_start_is_a_function_of_the_seed_alone(scale):
     assert first.std() > 0.2
 
 
+def test_a_random_start_is_uniform_in_weight_and_bias():
+    """U(-b, b) with b = 1 / sqrt(L) has the standard deviation b / sqrt(3); the default seed is 0."""
+    weight, bias, bound = torch.ones(20_000, 4), torch.ones(20_000), 0.5
+    head = heads.build("linear", weight=weight, bias=bias, start="random", seed=0)
+    for drawn in (head.weight.detach(), head.bias.detach()):
+        assert drawn.abs().max() <= bound
+        assert drawn.mean().abs() < 4 * bound / 3**0.5 / len(bias) ** 0.5
+        assert drawn.std().item() == pytest.approx(bound / 3**0.5, rel=0.02)
+    assert torch.corrcoef(torch.stack([head.weight[:, 0], head.bias]))[0, 1].abs() < 4 / len(bias) ** 0.5
+    assert torch.equal(heads.build("linear", weight=weight, bias=bias, start="random").bias, head.bias)
+    assert heads.build("linear", weight=weight, bias=None, start="random").bias is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

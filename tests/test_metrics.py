@@ -90,6 +90,12 @@ def test_ece_takes_tensors_arrays_and_lists(cast):
     assert expected_calibration_error(cast([[0.9, 0.1], [0.2, 0.8]]), cast([0, 0])) == pytest.approx(0.45)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
+def test_a_decision_is_a_probability_of_one(dtype):
+    """Half of the decisions are wrong, each with the confidence 1."""
+    assert expected_calibration_error(np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype), [0, 1, 1, 0]) == 0.5
+
+
 @pytest.mark.parametrize(
     ("probs", "y", "message"),
     [
@@ -99,6 +105,9 @@ def test_ece_takes_tensors_arrays_and_lists(cast):
         ([[0.5, 0.5]], [0.0], "float64"),
         ([[0.5, 0.5]], [0, 1], "1 predictions but 2 labels"),
         ([[1.5, -0.5]], [0], r"lie in \[0, 1\]"),
+        ([[1.5, 0.0]], [0], r"lie in \[0, 1\]"),
+        ([[1.0, -0.0005]], [0], r"lie in \[0, 1\]"),
+        (np.zeros((2, 0)), [0, 0], r"shape \[2, 0\]"),
         ([[0.5, 0.4]], [0], "sum to 1"),
         ([[math.nan, 0.5]], [0], "NaN"),
         (np.zeros((0, 2)), np.zeros(0, dtype=int), "no probabilities"),
@@ -226,6 +235,19 @@ def test_merging_two_processes_is_adding_their_states():
     assert_same(first.compute(), {k: v for k, v in whole.compute().items() if k != "bins"})
 
 
+def test_torchmetrics_merges_two_and_measures_one_batch_alone():
+    rng = np.random.default_rng(2)
+    logits, y = torch.from_numpy(rng.normal(size=(40, 3))), rng.integers(3, size=40)
+    whole, first, second, alone = (LongTailMetrics([200, 50, 5]) for _ in range(4))
+    whole.update(logits, y)
+    first.update(logits[:13], y[:13])
+    batch = second(logits[13:], y[13:])
+    alone.update(logits[13:], y[13:])
+    assert batch == alone.compute()
+    first.merge_state(second)
+    assert_same(first.compute(), {k: v for k, v in whole.compute().items() if k != "bins"})
+
+
 def test_a_compute_between_updates_does_not_stick():
     metrics = LongTailMetrics([1, 1])
     metrics.update_probs([[0.9, 0.1]], [0])
@@ -349,6 +371,23 @@ def test_evaluate_restores_the_flags_after_an_error_and_names_empty_data():
         evaluate(model, [], class_counts=[1, 1, 1])
 
 
+@pytest.mark.parametrize(("known", "accuracy"), [(None, 1.0), (("wren", "crow"), 0.0)])
+def test_labels_that_are_names_mean_the_classes_of_the_model_or_else_those_in_sorted_order(known, accuracy):
+    model = nn.Identity()
+    if known:
+        model.class_names = known
+    result = evaluate(model, (torch.tensor([[9.0, 0.0], [0.0, 9.0]]), ["crow", "wren"]), class_counts=[5, 5])
+    assert result["acc"] == accuracy
+
+
+@pytest.mark.parametrize("examples", [0, 1, 2])
+def test_the_marginal_is_the_mean_probability_even_of_one_example_or_none(examples):
+    logits = torch.tensor([[0.0, math.log(3)], [0.0, math.log(7)]])[:examples]
+    found = measure([(logits, torch.zeros(examples, dtype=torch.int64))], LongTailMetrics([1, 1]))
+    assert found.marginal.tolist() == pytest.approx([[0, 0], [1 / 4, 3 / 4], [3 / 16, 13 / 16]][examples])
+    assert len(found.predicted) == len(found.confidence) == len(found.nll) == found.metrics["n"] == examples
+
+
 @pytest.mark.parametrize("sizes", [[60], [1, 0, 59], [20, 20, 20]])
 def test_what_is_measured_of_each_example_is_numpys_whatever_the_batches(sizes):
     chance = np.random.default_rng(0)
@@ -391,3 +430,14 @@ def test_weights_of_the_examples_count_in_the_metrics_alone():
 )
 def test_cells_have_the_digits_of_the_paper(name, value, cell):
     assert COLUMNS[name].cell(value) == cell
+
+
+def test_every_column_says_which_way_is_better():
+    """Sure and right is better than sure and wrong in every column."""
+    right, wrong = LongTailMetrics([500, 50, 5]), LongTailMetrics([500, 50, 5])
+    right.update(9 * torch.eye(3), [0, 1, 2])
+    wrong.update(9 * torch.eye(3), [1, 2, 0])
+    best, worst = right.compute(), wrong.compute()
+    assert {name: best[name] < worst[name] for name in COLUMNS} == {
+        name: column.lower_is_better for name, column in COLUMNS.items()
+    }

@@ -1,6 +1,7 @@
 """The posterior against float64 numpy over all captured states, and its draws against the Gaussian they come from."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,6 +114,28 @@ def test_a_draw_is_a_function_of_the_generator_alone():
         assert torch.equal(first[name], again[name])
         assert not torch.equal(first[name], other[name])
         assert not torch.equal(first[name], following[name])
+
+
+def test_a_draw_is_the_mean_plus_the_spread_times_the_generators_noise():
+    layer = nn.Linear(3, 2, bias=False)
+    mean, variance = torch.arange(6.0).view(2, 3), torch.tensor([[4.0, 1.0, 0.25], [9.0, 0.0, 1e-6]])
+    posterior = Posterior.from_moments(layer, {"weight": mean}, {"weight": variance}, count=7)
+    noise = torch.randn(2, 3, generator=seeded(3))
+    torch.testing.assert_close(posterior.draw(seeded(3))["weight"], mean + variance.sqrt() * noise)
+
+
+def test_a_generator_elsewhere_than_on_the_cpu_is_named():
+    posterior, _, _ = captured(2)
+    with pytest.raises(InputError, match="the generator is on cuda:1"):
+        posterior.draw(SimpleNamespace(device=torch.device("cuda", 1)))
+
+
+def test_a_model_without_weights_yet_is_refused_and_accepted_after_a_batch():
+    model = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(InputError, match="lazy layers without weights"):
+        Posterior(model)
+    model(torch.zeros(1, 3))
+    assert Posterior(model).classifier == "2"
 
 
 def test_only_theta_is_sampled():

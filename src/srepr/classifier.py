@@ -18,6 +18,7 @@ from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
 from srepr.data.workers import batches
+from srepr.decisions.held import Held
 from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
 from srepr.objective import LARGEST_EXPONENT
@@ -51,7 +52,7 @@ class Classifier(nn.Module):
 
     `expects` are the class shares that the network was trained to expect, equal ones by default. `classes` is their
     number, where it is known, and `class_names` their names. `about` describes classes and inputs of a classifier that
-    `srepr.load` has read.
+    `srepr.load` has read. `held` is what it said about held-out examples, which its decisions are calibrated on.
 
     >>> model = Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), classes=3)
     >>> model(torch.zeros(2, 4)).shape
@@ -74,6 +75,7 @@ class Classifier(nn.Module):
         shift: Tensor | None = None,
         about: About | None = None,
         class_names: Sequence[str] | None = None,
+        held: Held | None = None,
     ) -> None:
         super().__init__()
         check(0 < temperature < math.inf, f"`temperature` is {temperature}: it must be a finite number above 0")
@@ -83,6 +85,7 @@ class Classifier(nn.Module):
         self._names = about.class_names if about is not None else None if class_names is None else tuple(class_names)
         self.classes = len(self._names) if self._names is not None else classes
         self.expects = expects
+        self.held = held
         self.register_buffer("shift", shift)
 
     @property
@@ -213,6 +216,7 @@ class Classifier(nn.Module):
             shift=shift,
             about=self.about,
             class_names=self._names,
+            held=self.held,
         )
 
     def __getattr__(self, name: str) -> Any:

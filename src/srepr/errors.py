@@ -5,9 +5,12 @@ A message names Python arguments in backticks. The command line shows them as th
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+LONGEST_LINE = 2000
 
 
 class InputError(ValueError):
@@ -30,6 +33,13 @@ def unknown(kind: str, name: object, known: Iterable[str], *, hint: str = "") ->
     close = difflib.get_close_matches(str(name), known, n=1)
     nearest = f"; did you mean {close[0]}?" if close else "."
     return InputError(f"unknown {kind} {str(name)!r}{nearest} Known: {', '.join(known)}{hint}")
+
+
+def tell(line: str) -> None:
+    """Print one line for people on stderr. What a terminal would obey or cannot print is escaped."""
+    words = " ".join(line.split())
+    shown = words if len(words) <= LONGEST_LINE else f"{words[:LONGEST_LINE]}..."
+    print("srepr:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown), file=sys.stderr)
 
 
 def check(holds: bool, complaint: str) -> None:

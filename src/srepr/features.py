@@ -37,6 +37,7 @@ from srepr.posterior import Posterior
 from srepr.progress import Progress
 
 Array = npt.NDArray[Any]
+Appends = list[Callable[[Array], None]]
 
 LARGE_BYTES = 1 << 30  # of features: beyond, they are kept as float16, and their pages are given back after reading
 FORMAT = 1
@@ -124,8 +125,8 @@ class Store(Protocol):
     def read(self, about: Mapping[str, Any], dtype: npt.DTypeLike) -> Array | None:
         """The flat array with that description; None if it is not there."""
 
-    def write(self, abouts: Sequence[Mapping[str, Any]]) -> AbstractContextManager[list[Callable[[Array], None]]]:
-        """A function for each description that appends to its array; the arrays appear when the block ends."""
+    def write(self, abouts: Sequence[Mapping[str, Any]], first: int = 0) -> AbstractContextManager[Appends]:
+        """A function for each description that appends to its array, from row `first` on; all appear at the end."""
 
     def clear(self) -> None:
         """Delete every array."""
@@ -229,10 +230,10 @@ class NetworkFeatures:
         """Run the missing networks over one view of the data, in one pass."""
         run = runner([self.extractor(source) for source in missing], compiled=self.compiled)
         arrays = [*(self.describe(source) for source in missing), self.describe_labels(view)]
-        what = f"features ({len(missing)} networks)"
+        what, rows = f"features ({len(missing)} networks)", self.inputs.rows
         with (
-            self.store.write(arrays) as (*appends, append_labels),
-            Progress(what, total=len(self.inputs), quiet=self.quiet) as progress,
+            self.store.write(arrays, rows.start) as (*appends, append_labels),
+            Progress(what, total=len(rows), quiet=self.quiet) as progress,
         ):
             for inputs, labels in self.inputs.sweep(view):
                 with torch.inference_mode(), self.arithmetic():

@@ -115,7 +115,6 @@ class LongTailMetrics(Metric):
     """
 
     full_state_update = False
-    higher_is_better = None
 
     examples: Tensor
     nll: Tensor

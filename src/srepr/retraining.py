@@ -21,6 +21,7 @@ from srepr.balance import balancing
 from srepr.config import BATCH_SIZE, Retrain, default_penalty, stage2_epochs
 from srepr.data.loaders import as_labels
 from srepr.data.sampling import chunks, epoch_batches
+from srepr.decisions.held import Held
 from srepr.errors import InputError
 from srepr.features import EpochFeatures, FeatureSource, together
 from srepr.methods import DEFAULT, Method
@@ -40,6 +41,8 @@ class Retrained:
     method: Method
     settings: Retrain
     choice: Choice | None = None
+    held: Held | None = None
+    """Its logits on the held-out examples; those of a cross-validation are from heads without their fold."""
 
     @property
     def temperature(self) -> float:
@@ -86,7 +89,16 @@ def retrain_head(
     head = train_head(
         source, layer, counts, winner.method, settings, temperature=choice.score.temperature, quiet=quiet
     )
-    return Retrained(head, winner.method, settings, choice)
+    return Retrained(head, winner.method, settings, choice, _held_out(head, choice, held))
+
+
+def _held_out(head: nn.Module, choice: Choice, held: EpochFeatures | None) -> Held:
+    """What the head says about the validation features, or what was said in the cross-validation."""
+    if held is None:
+        return Held(choice.score.logits, choice.score.labels)
+    labels = torch.from_numpy(held.labels)
+    with torch.no_grad():
+        return Held(torch.cat([head(held.batch(part)[1]) for part in chunks(len(labels))]), labels)
 
 
 def train_head(

@@ -64,6 +64,8 @@ class Score:
     candidate: Candidate
     temperature: float
     """By which its logits are divided."""
+    logits: Tensor = field(repr=False)
+    """Of the held-out examples [N, K], divided by the temperature."""
     nll: Tensor = field(repr=False)
     """-log p(y) of each held-out example [N]."""
     labels: Tensor = field(repr=False)
@@ -327,11 +329,13 @@ def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[S
     before = np.cumsum([0, *(inside.max() + 1 for inside in examples)])
     doubt = 1 / (int(before[-1]) + 2)
     temperature = best_temperature(logits, labels, doubt)
-    nll = losses(logits / temperature, labels, doubt)
+    logits = logits / temperature
+    nll = losses(logits, labels, doubt)
     right = (logits.argmax(1) == labels).double()
     return Score(
         candidate=candidate,
         temperature=temperature,
+        logits=logits,
         nll=nll,
         labels=labels,
         examples=torch.from_numpy(np.concatenate([a + b for a, b in zip(examples, before[:-1], strict=True)])),

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from srepr.config import Machine, Train
 from srepr.errors import InputError
 from srepr.run.checkpoints import load_classifier, load_model
 from srepr.run.evaluate import evaluate_run
+from srepr.run.load import find_head
 from srepr.run.train import train
 from srepr.storage import checksums
 from srepr.storage.files import read_json
@@ -61,13 +63,126 @@ FILES += ["posterior.safetensors", "heads/srepr.safetensors"]
 @pytest.mark.parametrize("name", FILES)
 def test_a_flipped_bit_is_named(srepr, run, small, name):
     whole = (run / name).read_bytes()
+    head = ["--head", Path(name).stem] if name.startswith("heads/") else []
     for place in (0.1, 0.5, 0.99):
         flip(run / name, place)
-        answer = srepr("report", run, "-o", run.parent / "page.html", "--no-dispersion", "--json")
+        answer = srepr("report", run, *head, "-o", run.parent / "page.html", "--no-dispersion", "--json")
         if name == "posterior.safetensors" or answer.code:
             assert str(run / name) in answer.complaint
         assert answer.code == 2
         (run / name).write_bytes(whole)
+
+
+def damage(run, name, harm):
+    """Damage the note, or the weights, of a head."""
+    note = run / "heads" / f"{name}.json"
+    times = note.stat()
+    if harm == "bit":
+        flip(note, 0.5)
+    elif harm == "no weights":
+        note.with_suffix(".safetensors").unlink()
+    else:
+        (run / checksums.FOLDER / "heads" / f"{name}.json").unlink()
+        note.write_text(harm)
+    os.utime(note, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+HARMS = ["bit", "no weights", "[]", '{"stage1": 3}']
+
+
+@pytest.fixture
+def uses(run, small, tmp_path, monkeypatch):
+    """What each command that uses one head is asked, and what it writes."""
+    monkeypatch.setattr("srepr.run.figures.FIGURES", {})
+    return {
+        "predict": (["predict", run, small / "x.npy", "-o", tmp_path / "out.csv"], "out.csv"),
+        "export": (["export", run, "--format", "safetensors", "-o", tmp_path / "m"], "m.safetensors"),
+        "analyze": (["analyze", run, "--samples", 2, "--out", tmp_path / "a"], "a/analysis.json"),
+        "report": (["report", run, "--no-dispersion", "-o", tmp_path / "r.html"], "r.html"),
+    }
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("verb", ["predict", "export", "analyze", "report"])
+def test_a_damaged_head_is_named_and_another_one_is_used(srepr, run, uses, tmp_path, verb, harm):
+    words, out = uses[verb]
+    assert srepr(*words).code == 0
+    expected = (tmp_path / out).read_bytes()
+    damage(run, "la", harm)
+    again = f"srepr: the head la cannot be used; make it again with `srepr retrain {run} --method la --overwrite`: "
+    for more in ([], ["--head", "srepr"]):
+        (tmp_path / out).unlink()
+        answer = srepr(*words, *more)
+        assert answer.code == 0
+        assert (tmp_path / out).exists()
+        if verb not in ("report", "export"):  # the page says how long each head took, an export with what it was made
+            assert (tmp_path / out).read_bytes() == expected
+        (line,) = [line for line in answer.err.splitlines() if line.startswith("srepr: ")]
+        assert line.startswith(again)
+        assert f"{run / 'heads' / 'la'}." in line
+
+
+@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("verb", ["predict", "export", "analyze", "report"])
+def test_no_other_head_stands_in_for_a_damaged_one(srepr, run, uses, tmp_path, verb, harm):
+    words, out = uses[verb]
+    damage(run, "srepr", harm)
+    for more in ([], ["--head", "srepr"]):
+        assert str(run / "heads" / "srepr") in srepr(*words, *more).complaint
+        assert not (tmp_path / out).exists()
+    assert srepr(*words, "--head", "la").code == 0
+
+
+@pytest.mark.parametrize("harm", [*HARMS, "weights"])
+def test_a_damaged_head_is_not_evaluated_and_is_made_again_as_advised(srepr, run, harm):
+    before = (run / "results.json").read_bytes()
+    weights = (run / "heads" / "la.safetensors").read_bytes()
+    if harm == "weights":
+        flip(run / "heads" / "la.safetensors", 0.9)
+    else:
+        damage(run, "la", harm)
+    complaint = srepr("evaluate", run, "--json").complaint
+    assert str(run / "heads" / "la") in complaint
+    assert (run / "results.json").read_bytes() == before
+    advised = complaint.split("`")[1].split()
+    assert advised[0] == "srepr"
+    assert srepr(*advised[1:], "--json").code == 0
+    assert (run / "heads" / "la.safetensors").read_bytes() == weights
+    assert srepr("evaluate", run, "--json").err == ""
+
+
+def test_damaged_weights_of_a_head_do_not_matter_to_another(srepr, run, uses):
+    flip(run / "heads" / "la.safetensors", 0.9)
+    for words, _ in uses.values():
+        assert srepr(*words, "--head", "srepr").code == 0
+        assert str(run / "heads" / "la.safetensors") in srepr(*words, "--head", "la").complaint
+
+
+@pytest.mark.parametrize(
+    ("damaged", "heads", "chosen"),
+    [
+        ("srepr", ["auto"], "auto"),
+        ("auto", ["srepr"], None),
+        ("la", ["srepr"], "srepr"),
+        ("la", [], None),
+        ("auto", [], None),
+    ],
+)
+def test_the_default_head_is_known_to_be_the_best_one(run, damaged, heads, chosen):
+    for file in (run / "heads").iterdir():
+        file.rename(file.with_name(f"x{file.suffix}")) if file.stem == "srepr" else file.unlink()
+    for name in (*heads, damaged):
+        for suffix in (".json", ".safetensors"):
+            shutil.copy(run / "heads" / f"x{suffix}", run / "heads" / f"{name}{suffix}")
+    (run / "heads" / "x.json").unlink()
+    shutil.rmtree(run / checksums.FOLDER)
+    (run / "heads" / f"{damaged}.json").write_text("[]")
+    if chosen is None:
+        with pytest.raises(InputError, match=f"the head {damaged} cannot be used"):
+            find_head(run)
+    else:
+        assert find_head(run)[0] == chosen
+    assert find_head(run, "swa") == ("swa", {})
 
 
 def test_flipped_bits_of_the_cache_are_made_good(srepr, run, small):
@@ -126,7 +241,8 @@ def test_a_file_changed_by_hand_is_refused_until_its_checksum_is_deleted(srepr, 
 def test_json_of_another_type_is_one_line(srepr, run, small, name, content):
     shutil.rmtree(run / checksums.FOLDER)
     (run / name).write_text(content)
-    answer = srepr("report", run, "-o", run.parent / "page.html", "--no-dispersion")
+    head = ["--head", "la"] if name == "heads/la.json" else []
+    answer = srepr("report", run, *head, "-o", run.parent / "page.html", "--no-dispersion")
     allowed = name == "log.jsonl"  # a line that is no JSON is one that a kill cut short
     assert answer.code == 0 if allowed and answer.code == 0 else answer.complaint
     for words in (["predict", run, small / "x.npy"], ["evaluate", run, "--json"]):

@@ -122,6 +122,7 @@ def retrain(
         classes=len(class_counts),
         expects=made.method.expected_prior(class_counts, wanted.rho),
         class_names=names,
+        held=made.held,
     ).eval()
     finished.choice = None if made.choice is None else made.choice.table
     return finished

@@ -29,7 +29,7 @@ from srepr.cli.report import ReportCommand
 from srepr.cli.reproduce import ReproduceCommand
 from srepr.cli.retrain import RetrainCommand
 from srepr.cli.train import TrainCommand, train_default
-from srepr.errors import InputError, check, unknown
+from srepr.errors import InputError, check, tell, unknown
 
 USAGE = """usage: srepr COMMAND ...
 
@@ -53,7 +53,6 @@ Example: srepr train digits-lt --out runs/digits --baseline
 """
 
 
-LONGEST_LINE = 2000
 POSITIONAL = get_args(tyro.conf.Positional[str])[1]
 
 
@@ -105,10 +104,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def complain(line: str) -> int:
-    """Print one line about bad input; returns its exit code. What a terminal would obey or cannot print is escaped."""
-    words = " ".join(line.split())
-    shown = words if len(words) <= LONGEST_LINE else f"{words[:LONGEST_LINE]}..."
-    print("srepr:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown), file=sys.stderr)
+    """Print one line about bad input; returns its exit code."""
+    tell(line)
     return 2
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -12,6 +12,9 @@ from srepr.cli.output import show_choice, show_results
 from srepr.config import Retrain, Stage1
 from srepr.errors import InputError
 from srepr.methods import METHODS, Method, Representation, Start, choices
+
+if TYPE_CHECKING:
+    from srepr.run.team import Team
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +48,10 @@ class RetrainCommand:
     settings: Annotated[Retrain, arg(name="")] = field(default_factory=Retrain)
     data_dir: Path | None = None
     """Folder with the run's data, if they have moved."""
+    devices: int = 1
+    """Number of processes that make the features, with one device each; torchrun and SLURM are detected."""
     workers: int = 2
-    """Processes that decode image files."""
+    """Processes that decode image files, for each device."""
     compile: bool = False
     """Compile the feature extractors, once for all draws."""
     overwrite: bool = False
@@ -56,13 +61,20 @@ class RetrainCommand:
 
     def run(self) -> None:
         """Re-train, then print the table."""
-        from srepr.run.retrain import choices_made, retrain_run
-        from srepr.run.schema import read_results
+        from srepr.run.team import open_team
 
         if self.name and len(self.method) > 1:
             raise InputError("`name` is for one method. Leave it out, or give one `method`.")
         if self.distill and self.no_distill:
             raise InputError("`distill` and `no_distill` exclude each other. Leave one of them out.")
+        with open_team(self.devices) as team:
+            self.retrain(team)
+
+    def retrain(self, team: Team) -> None:
+        """Re-train in one of the processes of a team; only the first comes back, and prints."""
+        from srepr.run.retrain import choices_made, retrain_run
+        from srepr.run.schema import read_results
+
         prefix = "sgd-" if self.stage1 == "sgd" else ""
         results = retrain_run(
             self.run_folder,
@@ -74,6 +86,7 @@ class RetrainCommand:
             compiled=self.compile,
             overwrite=self.overwrite,
             quiet=self.json,
+            team=team,
         )
         before: dict[str, Any] = {}
         if not self.json:

@@ -16,7 +16,7 @@ from torch import Tensor
 from srepr.config import BATCH_SIZE
 from srepr.data.examples import Examples
 from srepr.data.loaders import split
-from srepr.data.longtail import Labels
+from srepr.data.longtail import Indices, Labels
 from srepr.data.sampling import chunks, epoch_batches
 from srepr.data.workers import batches
 from srepr.errors import InputError
@@ -43,6 +43,10 @@ class Inputs(Protocol):
     def labels(self) -> Labels | None:
         """The labels in the order of a sweep; None if they are known only after one."""
 
+    @property
+    def rows(self) -> range:
+        """The examples, of all of them, that a sweep of this process yields."""
+
     def __len__(self) -> int: ...
 
 
@@ -56,10 +60,13 @@ class ExampleInputs:
     augment: bool = True
     first_plain: bool = False
     """Whether the first view is not augmented: a pretrained network sees it as it does new inputs."""
+    rank: int = 0
+    world_size: int = 1
+    """Of `world_size` processes, each sweeps over its part: whole batches, so that every feature has the same bits."""
 
     def sweep(self, view: int) -> Iterator[tuple[Any, Tensor]]:
         """Yield the examples in order."""
-        order = chunks(len(self), BATCH)
+        order = self._order
         plain = not self.augment or (self.first_plain and view == 0)
         augmented = None if plain else (self.seed, FIRST_VIEW + view)
         for inputs, labels, _ in batches(self.examples, order, view=augmented, workers=self.workers):
@@ -83,6 +90,17 @@ class ExampleInputs:
     def labels(self) -> Labels:
         """The labels of the set."""
         return self.examples.labels
+
+    @property
+    def rows(self) -> range:
+        """The part of this process; empty if there are fewer batches than processes."""
+        return range(self._order[0][0], self._order[-1][-1] + 1) if self._order else range(0)
+
+    @property
+    def _order(self) -> list[Indices]:
+        every = chunks(len(self), BATCH)
+        begin, end = (len(every) * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        return every[begin:end]
 
     @cached_property
     def _examples_fingerprint(self) -> str:
@@ -119,6 +137,11 @@ class LoaderInputs:
 
     def fingerprint(self) -> None:
         """None: the content of a loader is unknown."""
+
+    @property
+    def rows(self) -> range:
+        """All of them."""
+        return range(len(self))
 
     def __len__(self) -> int:
         dataset: Any = getattr(self.loader, "dataset", None)

@@ -124,9 +124,14 @@ def _made(description: str, length: int) -> Any:
         from tokenizers import Tokenizer
     except ImportError:
         raise InputError("texts need the package tokenizers. Install it with: pip install 'srepr[hf]'") from None
-    made = Tokenizer.from_str(description)
-    made.no_padding()
-    made.enable_truncation(max_length=length)
+    try:
+        made = Tokenizer.from_str(description)
+        made.no_padding()
+        made.enable_truncation(max_length=length)
+    except Exception as error:  # of any kind: it has no others
+        raise InputError(
+            f"the network's tokenizer cannot be used ({str(error)[:200]}). Fetch or train it again."
+        ) from None
     return made
 
 

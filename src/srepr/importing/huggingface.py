@@ -10,7 +10,6 @@ tokenizer.json, ...             texts: the tokenizer, which becomes part of ever
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -37,7 +36,9 @@ from srepr.models.huggingface import (
     transformer,
 )
 from srepr.models.split import find_classifier
+from srepr.run.checkpoints import LARGEST_SIZE, _integers, _no_larger_than
 from srepr.run.description import Start
+from srepr.storage.outside import check_regular, parse_json, read_text
 from srepr.storage.reader import read, shown
 
 LENGTH = 256
@@ -64,6 +65,9 @@ def huggingface_network(name: str, data: LongTailData) -> Start:
             " `network`."
         )
     folder = place(name)
+    for file in folder.iterdir():  # transformers opens some of them
+        if file.exists() and not file.is_dir():
+            check_regular(file, file.stat())
     config = read_json(folder / "config.json")
     task: Task = "text" if texts else "image"
     wrong: Task = "image" if texts else "text"
@@ -110,12 +114,9 @@ def place(name: str) -> Path:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file of the folder."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Pass a folder that transformers has saved.") from None
-    except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}). Fetch it again.") from None
+    if not path.exists():
+        raise InputError(f"{path} does not exist. Pass a folder that transformers has saved.")
+    found = parse_json(read_text(path), f"{path} is damaged:")
     if not isinstance(found, dict):
         raise InputError(f"{path} holds no object. Fetch it again.")
     return found
@@ -181,7 +182,9 @@ def of_texts(folder: Path, config: Mapping[str, Any], data: LongTailData) -> Abo
         raise InputError(f"{folder} has no tokenizer: no tokenizer.json. Save the network's tokenizer there as well.")
     try:
         with silent(transformers):
-            own = transformers.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            own = transformers.AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
         words = own.backend_tokenizer.to_str()
     except Exception as error:  # every tokenizer has its own ideas of missing files
         reason = " ".join(str(error).split())[:200]
@@ -211,10 +214,14 @@ def filled(
     if task == "text":
         trial = encode(tokenizer(about.tokenizer, about.shape[0]), TRIAL)
         options |= {"pooling": text_pooling(folder), "length": about.shape[0]}
+    largest = max(_integers(options["config"]), default=0)
+    if largest > LARGEST_SIZE:
+        raise InputError(f"{folder / 'config.json'} has the number {largest:.3g}, which is no size. Fetch it again.")
     try:
-        if not is_classifier(config, task):
-            options |= encoder_options(transformer(config, classes, task).eval(), tensors, trial, task)
-        network = huggingface(classes, **options).eval()
+        with _no_larger_than(tensors):
+            if not is_classifier(config, task):
+                options |= encoder_options(transformer(config, classes, task).eval(), tensors, trial, task)
+            network = huggingface(classes, **options).eval()
         classifier = find_classifier(network, trial)
     except InputError:
         raise

@@ -21,6 +21,7 @@ from torch.nn.parameter import is_lazy
 from srepr import heads
 from srepr.classifier import Classifier
 from srepr.data.about import About
+from srepr.decisions.held import Held
 from srepr.errors import InputError
 from srepr.models import build
 from srepr.models.cosine import Cosine
@@ -95,8 +96,8 @@ def load_posterior(path: Path, network: nn.Module) -> Posterior:
         raise InputError(f"{path} does not hold a posterior of this network: {error}") from None
 
 
-def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any]) -> None:
-    """Write a head and the settings that it was made with.
+def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any], held: Held | None = None) -> None:
+    """Write a head, the settings that it was made with, and its logits on held-out examples.
 
     >>> path = getfixture("tmp_path") / "disalign.safetensors"
     >>> save_head(path, heads.DisAlign(*nn.Linear(2, 3).parameters()), {"stage1": "swa"})
@@ -105,17 +106,23 @@ def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any]) -> None:
     """
     kind = "cosine" if isinstance(head, Cosine) else "linear"
     kind = next((name for name, row in heads.HEADS.items() if row.mark and hasattr(head, row.mark)), kind)
-    save_tensors(path, head.state_dict(), {"kind": kind, "made of": json.dumps(made_of)})
+    save_tensors(path, {**head.state_dict(), **_as_tensors(held)}, {"kind": kind, "made of": json.dumps(made_of)})
 
 
 def load_head(path: Path, layer: nn.Module | None = None) -> nn.Module:
     """The head of a file written by `save_head`; one that cannot take the place of `layer` is refused."""
+    return load_head_and_held(path, layer)[0]
+
+
+def load_head_and_held(path: Path, layer: nn.Module | None = None) -> tuple[nn.Module, Held | None]:
+    """The head of a file written by `save_head`, and its held-out logits if there are any."""
     tensors, _ = load_tensors(path)
+    held = _taken(path, tensors)
     head = _head(path, tensors).requires_grad_(False)
     ours, theirs = ([*weight.shape] for weight in (tensors["weight"], getattr(layer, "weight", tensors["weight"])))
     if ours != theirs:
         raise InputError(f"{path} has weights {ours}, and its network takes {theirs}. Make the head again.")
-    return head
+    return head, _fitting(path, held, ours[0])
 
 
 def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]) -> None:
@@ -128,7 +135,7 @@ def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]
     >>> load_classifier(path).shift
     tensor([ 0.4055, -0.6931])
     """
-    tensors = {**classifier.model.state_dict()}
+    tensors = {**classifier.model.state_dict(), **_as_tensors(classifier.held)}
     if classifier.shift is not None:
         tensors["shift"] = classifier.shift
     expects = None if classifier.expects is None else [float(share) for share in classifier.expects]
@@ -145,7 +152,7 @@ def load_classifier(path: Path) -> Classifier:
     """The classifier of a file written by `save_classifier`, or the network of one written by `save_model`."""
     tensors, metadata = load_tensors(path)
     about = read_about(path, metadata)
-    shift = tensors.pop("shift", None)
+    shift, held = tensors.pop("shift", None), _taken(path, tensors)
     network = _built(path, about, tensors)
     # A network of stage 1 expects the classes as often as it saw them.
     how: dict[str, Any] = {"expects": about.counts}
@@ -159,9 +166,33 @@ def load_classifier(path: Path) -> Classifier:
     if len(expects) != classes or not (expects.isfinite() & (expects >= 0)).all() or not fits:
         raise InputError(f"{path} has no class prior for {classes} classes. Export it again.")
     try:
-        return ready(_filled(path, network, tensors, about), about, **how, shift=shift)
+        held = _fitting(path, held, classes)
+        return ready(_filled(path, network, tensors, about), about, **how, shift=shift, held=held)
     except InputError as error:
         raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
+
+
+def _as_tensors(held: Held | None) -> dict[str, Tensor]:
+    """The held-out logits in a file of weights."""
+    return {} if held is None else {f"held.{name}": tensor for name, tensor in held.limited()._asdict().items()}
+
+
+def _taken(path: Path, tensors: dict[str, Tensor]) -> Held | None:
+    """The held-out logits, taken from the tensors of a file."""
+    found = [tensors.pop(f"held.{name}", None) for name in Held._fields]
+    logits, labels = found
+    if logits is None or labels is None:
+        if found != [None, None]:
+            raise InputError(f"{path} has half of its held-out examples. Make it again.")
+        return None
+    return Held(logits, labels)
+
+
+def _fitting(path: Path, held: Held | None, classes: int) -> Held | None:
+    try:
+        return None if held is None else held.checked(classes)
+    except InputError as error:
+        raise InputError(f"{path}: {error}. Make it again.") from None
 
 
 def load_facts(path: Path) -> dict[str, Any]:

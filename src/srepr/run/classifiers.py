@@ -6,7 +6,7 @@ NAME         heads/NAME, a re-trained classifier on one of them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from srepr.data.about import About
 from srepr.data.examples import Examples
 from srepr.data.inputs import ExampleInputs
 from srepr.data.sampling import chunks
-from srepr.errors import InputError
+from srepr.errors import InputError, tell
 from srepr.features import NetworkFeatures
 from srepr.methods import Representation
 from srepr.metrics import LongTailMetrics, Measured, measure
@@ -30,9 +30,10 @@ from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
 from srepr.representation import freeze
 from srepr.run import checkpoints
-from srepr.run.folder import STAGE_1, head_notes, is_writable, load_run_data, read_settings, require_network
-from srepr.run.load import choose_head, expected_prior
-from srepr.run.schema import read_note
+from srepr.run.folder import STAGE_1, is_writable, load_run_data, read_settings, require_network
+from srepr.run.load import choose_head, expected_prior, read_notes
+from srepr.run.schema import unusable
+from srepr.run.team import Team, TeamFeatures
 from srepr.storage.arrays import ArrayFolder
 from srepr.views import Judged, judge
 
@@ -54,12 +55,14 @@ class Frozen:
     workers: int = 0
     compiled: bool = False
     quiet: bool = False
+    team: Team = field(default_factory=Team)
+    """The processes that make the features."""
 
     @cached_property
     def store(self) -> ArrayFolder:
         """Where features are kept; those of a run that cannot be written to are kept for this process."""
         folder = self.cache or self.run / "cache"
-        return ArrayFolder(folder) if self.cache or is_writable(self.run) else ArrayFolder(beside=folder)
+        return self.team.folder(folder) if self.cache or is_writable(self.run) else ArrayFolder(beside=folder)
 
     @property
     def layer(self) -> nn.Linear | Cosine:
@@ -80,11 +83,15 @@ class Frozen:
     ) -> NetworkFeatures:
         """The features of a part of the data; draws are calibrated on it, or on another part."""
         seed = settings.seed
-        return NetworkFeatures(
+        share = {"rank": self.team.rank, "world_size": self.team.world_size}
+        return TeamFeatures(
+            self.team,
+            examples,
+            augment,
             self.network,
             self.posterior,
-            ExampleInputs(examples, seed, self.workers, augment, first_plain=augment and self.pretrained),
-            ArrayFolder() if settings.on_the_fly else self.store,
+            ExampleInputs(examples, seed, self.workers, augment, augment and self.pretrained, **share),
+            self.team.folder() if settings.on_the_fly else self.store,
             representation,
             settings,
             calibration=None if calibration is None else ExampleInputs(calibration, seed, self.workers),
@@ -137,6 +144,18 @@ def open_network(run: Path, stage1: Stage1, **options: Any) -> Frozen:
     return Frozen(run=run, network=network, posterior=posterior, about=about, **options)
 
 
+class Unreadable(nn.Module):
+    """In the place of a head whose files are damaged: whoever uses it is told so."""
+
+    def __init__(self, error: InputError) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, _features: Tensor) -> Tensor:
+        """Raise the error."""
+        raise self.error
+
+
 class TrainedClassifier(NamedTuple):
     """A classifier of a run, and the network whose features it reads."""
 
@@ -169,12 +188,22 @@ class Run:
         return part
 
     def choose(self, head: str | None = None, *, retrained: bool = False) -> str:
-        """The name of the head to use, by the rule of `choose_head`."""
+        """The name of the head to use, by the rule of `choose_head`; an InputError if that one is damaged."""
         names = {name: classifier.stage1 for name, classifier in self.classifiers.items()}
-        return choose_head(self.path, names, head, retrained=retrained)
+        name = choose_head(self.path, names, head, retrained=retrained)
+        found = self.classifiers[name].head
+        if isinstance(found, Unreadable):
+            raise found.error
+        return name
 
     def judge(self, name: str) -> Judged:
-        """A classifier on `part`, in both views if that is not balanced, measured once."""
+        """A classifier on `part`, in both views if that is not balanced, measured once.
+
+        The first time, what is to be used is chosen, and the heads that cannot be are named on stderr.
+        """
+        for classifier in () if self._judged else self.classifiers.values():
+            if isinstance(classifier.head, Unreadable):
+                tell(str(classifier.head.error))
         if name not in self._judged:
             classifier = self.classifiers[name]
             frozen = self.networks[classifier.stage1]
@@ -187,7 +216,7 @@ class Run:
 
 
 def open_run(path: Path, *, data_dir: Path | None = None, workers: int = 0, quiet: bool = False) -> Run:
-    """Open a trained run folder; heads that diverged are left out.
+    """Open a trained run folder; heads that diverged are left out, and damaged ones are refused when they are used.
 
     >>> open_run(getfixture("tmp_path") / "nothing")
     Traceback (most recent call last):
@@ -200,11 +229,24 @@ def open_run(path: Path, *, data_dir: Path | None = None, workers: int = 0, quie
     classifiers: dict[str, TrainedClassifier] = {}
     for stage1, frozen in networks.items():
         classifiers[stage1] = TrainedClassifier(stage1, frozen.layer, {})
-    for note in head_notes(path):
-        made = read_note(note)
-        if "diverged" not in made["metrics"]:
-            if made["stage1"] not in networks:
-                raise InputError(f"{note} is of the network {made['stage1']}, which {path} does not have. Restore it.")
-            head = checkpoints.load_head(note.with_suffix(".safetensors"), networks[made["stage1"]].layer)
-            classifiers[note.stem] = TrainedClassifier(made["stage1"], head, made)
+    for name, note in read_notes(path).items():
+        classifiers[name] = open_head(path, name, note, networks)
     return Run(path=path, data=data, networks=networks, classifiers=classifiers)
+
+
+def open_head(
+    path: Path, name: str, note: dict[str, Any] | InputError, networks: Mapping[Stage1, Frozen]
+) -> TrainedClassifier:
+    """The head of a note on one of the networks, or one that says what is wrong with it."""
+    if isinstance(note, InputError):  # it may be of the averaged network
+        return TrainedClassifier("swa", Unreadable(note), {})
+    stage1: Stage1 = note["stage1"]
+    file = path / "heads" / f"{name}.json"
+    try:
+        if stage1 not in networks:
+            raise InputError(f"it is of the network {stage1}, which {path} does not have. Restore it.")
+        return TrainedClassifier(
+            stage1, checkpoints.load_head(file.with_suffix(".safetensors"), networks[stage1].layer), note
+        )
+    except InputError as error:
+        return TrainedClassifier(stage1, Unreadable(unusable(file, str(error))), note)

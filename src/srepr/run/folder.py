@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from srepr.config import Data, Stage1, Train
 from srepr.data.sources import NAMED, load
-from srepr.errors import InputError, check
+from srepr.errors import InputError, check, tell
 from srepr.run.checkpoints import read_about
 from srepr.run.schema import Facts, Metrics, StateNote, read_config, read_entry
 from srepr.storage import schema
@@ -201,7 +201,8 @@ def sole_writer(path: Path, *, reading: bool = False) -> Iterator[None]:
     if reading and not is_writable(path):
         yield
         return
-    with (path / ".lock").open("w") as lock:
+    # Not through a link, which could lead to any file; nor does a pipe wait for its other end.
+    with os.fdopen(os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)) as lock:
         try:
             # A record lock, which forked workers do not share: they outlive a killed process by some seconds.
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -243,7 +244,7 @@ def newest_state(path: Path, *, discard: bool = False) -> tuple[dict[str, Tensor
             return tensors, note
         except InputError as error:
             if discard:
-                print(f"srepr: {error} Continuing from the state before it.", file=sys.stderr)
+                tell(f"{error} Continuing from the state before it.")
                 file.unlink(missing_ok=True)
     return None
 

@@ -11,12 +11,12 @@ from typing import Any
 
 from srepr.classifier import Classifier
 from srepr.config import Stage1
-from srepr.errors import InputError, unknown
+from srepr.errors import InputError, tell, unknown
 from srepr.methods import Method
 from srepr.models.split import replace_classifier
 from srepr.run import checkpoints
 from srepr.run.folder import STAGE_1, head_notes, read_settings, require_network
-from srepr.run.schema import read_note
+from srepr.run.schema import read_note, unusable
 
 
 def choose_head(path: Path, known: dict[str, Stage1], head: str | None, *, retrained: bool = False) -> str:
@@ -46,7 +46,7 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
 
     `head` is a head of the run, or `swa` or `sgd` for a network of stage 1. By default it is `auto`, `srepr`, or
     else the newest head on the averaged network. The classifier knows its class names and how inputs are prepared:
-    `classifier.predict("photo.jpg")` works as on the command line.
+    `classifier.predict("photo.jpg")` works as on the command line. Other heads that are damaged are named on stderr.
 
     >>> load("nothing")
     Traceback (most recent call last):
@@ -57,17 +57,17 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
         if head is not None:
             raise InputError(f"{path} holds a single classifier. Leave `head` out.")
         return checkpoints.load_classifier(path)
-    name, note = find_head(path, head)
+    name, note = find_head(path, head, name_others=True)
     if not note:
         return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
     network, about = checkpoints.load_model(path / STAGE_1[note["stage1"]])
     layer = network.get_submodule(about.classifier)
-    head_ = checkpoints.load_head(path / "heads" / f"{name}.safetensors", layer)
+    head_, held = checkpoints.load_head_and_held(path / "heads" / f"{name}.safetensors", layer)
     network = replace_classifier(network, about.classifier, head_)
     temperature = float(note.get("dirichlet_temperature", note["settings"]["temperature"]))
     expects = expected_prior(note, about.counts)
     try:
-        return checkpoints.ready(network, about, temperature=temperature, expects=expects)
+        return checkpoints.ready(network, about, temperature=temperature, expects=expects, held=held)
     except InputError as error:
         raise InputError(f"{path / 'heads' / f'{name}.json'}: {error}") from None
 
@@ -81,11 +81,38 @@ def expected_prior(note: Mapping[str, Any], counts: Sequence[int]) -> list[float
     return Method(**note["method"]).expected_prior(counts, float(note["settings"]["rho"]))
 
 
-def find_head(path: Path, head: str | None = None) -> tuple[str, dict[str, Any]]:
-    """The name and the note of a head of a run folder; the note of a network of stage 1 is empty."""
+def find_head(path: Path, head: str | None = None, *, name_others: bool = False) -> tuple[str, dict[str, Any]]:
+    """The name and the note of a head of a run folder; the note of a network of stage 1 is empty.
+
+    A head that cannot be read is an InputError if it is the one asked for, or could have been the default. With
+    `name_others`, a line on stderr names each of the others that cannot be read.
+    """
     read_settings(path)
     require_network(path)
-    notes = {note.stem: read_note(note) for note in head_notes(path) if note.with_suffix(".safetensors").exists()}
+    notes = read_notes(path)
     stage1: dict[str, Stage1] = {name: name for name, file in STAGE_1.items() if (path / file).exists()}
-    name = choose_head(path, stage1 | {name: note["stage1"] for name, note in notes.items()}, head)
-    return name, notes.get(name, {})
+    # A head that does not say so may be of the averaged network, which goes before the other.
+    for name, note in notes.items():
+        stage1[name] = "swa" if isinstance(note, InputError) else note["stage1"]
+    name = choose_head(path, stage1, head)
+    note = notes.get(name, {})
+    if isinstance(note, InputError):
+        raise note
+    for other in notes.values():
+        if name_others and isinstance(other, InputError):
+            tell(str(other))
+    return name, note
+
+
+def read_notes(path: Path) -> dict[str, dict[str, Any] | InputError]:
+    """The notes of a run's heads, the oldest first, or what is wrong with them; heads that diverged are left out."""
+    notes: dict[str, dict[str, Any] | InputError] = {}
+    for file in head_notes(path):
+        weights = file.with_suffix(".safetensors")
+        try:
+            note = read_note(file)
+            if "diverged" not in note["metrics"]:
+                notes[file.stem] = note if weights.exists() else unusable(file, f"{weights} does not exist.")
+        except InputError as error:
+            notes[file.stem] = error
+    return notes

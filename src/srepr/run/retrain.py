@@ -9,8 +9,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+from torch import nn
+
 from srepr.config import VIEWS, Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
+from srepr.decisions.held import Held
 from srepr.errors import InputError, check
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
@@ -20,6 +24,7 @@ from srepr.run.classifiers import Frozen, open_network
 from srepr.run.evaluate import measure_head
 from srepr.run.folder import STAGE_1, differences, load_run_data, read_settings, sole_writer
 from srepr.run.schema import read_config, read_note, read_results
+from srepr.run.team import Team
 from srepr.storage.files import plain, write_json
 
 
@@ -35,6 +40,7 @@ def retrain_run(
     compiled: bool = False,
     overwrite: bool = False,
     quiet: bool = False,
+    team: Team | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Train a head for each (name, method) on the run's network, write heads/NAME, and return their metrics.
 
@@ -42,7 +48,8 @@ def retrain_run(
     method. On a pretrained body the training data are cross-validated instead. Without either, the defaults are used.
     All heads share one feature cache, in the run or in the
     folder `cache`. A head that exists with the same settings is kept; with other settings it is refused. A method that
-    diverges is reported in its metrics (`diverged`), and the others continue.
+    diverges is reported in its metrics (`diverged`), and the others continue. The processes of a `team`
+    (`srepr.run.team.open_team`) make the features together; only the first of them returns.
 
     >>> from srepr.methods import METHODS
     >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
@@ -56,7 +63,9 @@ def retrain_run(
         raise InputError(f"the training in {run} is not finished. Finish it with the `srepr train` that started it.")
     if not (run / STAGE_1[stage1]).exists():
         raise InputError(f"{run} has no {STAGE_1[stage1]}. Train one with: srepr train --baseline")
-    frozen = open_network(run, stage1, cache=cache, workers=workers, compiled=compiled, quiet=quiet)
+    team = team or Team()
+    options = {"cache": cache, "workers": workers, "compiled": compiled, "quiet": quiet or not team.leads}
+    frozen = open_network(run, stage1, team=team, **options)
     settings = settings or Retrain()
     settings = replace(
         settings,
@@ -64,6 +73,9 @@ def retrain_run(
         batch_size=settings.batch_size or trained["batch_size"],
     )
     data = load_run_data(run, data_dir)
+    team.parts = data.parts
+    if not team.leads:
+        team.help(frozen)
     views = data.train.representations if frozen.pretrained else None
     draws = views != 1 if frozen.pretrained else stage1 == "swa" and "imported" not in trained
     samples = settings.draws
@@ -145,9 +157,17 @@ def make_head(
         if made.choice is not None:
             made_of["choice"] = {"on": made.choice.note, "candidates": made.choice.table}
         note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old note
-        save_head(weights, made.head, made_of)
+        save_head(weights, made.head, made_of, made.held or validated(frozen, made.head, data))
     write_json(note, {**made_of, "metrics": metrics})
     return metrics
+
+
+def validated(frozen: Frozen, head: nn.Module, data: LongTailData) -> Held | None:
+    """What a head says about the validation set, if there is one."""
+    if data.validation is None:
+        return None
+    logits, labels = zip(*frozen.outputs(head, data.validation), strict=True)
+    return Held(torch.cat(logits), torch.cat(labels))
 
 
 def suited(name: str, how: Method | Literal["auto"], *, draws: bool, pretrained: bool) -> dict[str, Method]:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from srepr.config import Stage1
 from srepr.errors import InputError
-from srepr.methods import Method
+from srepr.methods import METHODS, Method
 from srepr.storage import schema
 from srepr.storage.files import read_json
 
@@ -240,21 +240,34 @@ def read_results(run: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_note(file: Path) -> dict[str, Any]:
-    """The content of a head's note, heads/NAME.json."""
-    note: dict[str, Any] = read_json(file, Note)
+    """The content of a head's note, heads/NAME.json; the InputError about one that cannot be used has the way out."""
     try:
-        if isinstance(note["method"], dict):
-            schema.parsed(note["method"], Method, "method")
-        elif "diverged" not in note["metrics"]:
-            raise schema.Mismatch("method is auto, and not what was chosen")
-        if not note["metrics"].keys() & {"diverged", "seconds"}:
-            raise schema.Mismatch("metrics.seconds is missing")
-        note["metrics"] = _complete(note["metrics"], "metrics")
-    except (schema.Mismatch, InputError) as error:
-        raise InputError(
-            f"{file} is not as srepr writes it: {error} Make the head again: srepr retrain --overwrite"
-        ) from None
+        note: dict[str, Any] = read_json(file, Note)
+        try:
+            if isinstance(note["method"], dict):
+                schema.parsed(note["method"], Method, "method")
+            elif "diverged" not in note["metrics"]:
+                raise schema.Mismatch("method is auto, and not what was chosen")
+            if not note["metrics"].keys() & {"diverged", "seconds"}:
+                raise schema.Mismatch("metrics.seconds is missing")
+            note["metrics"] = _complete(note["metrics"], "metrics")
+        except (schema.Mismatch, InputError) as error:
+            raise InputError(f"{file} is not as srepr writes it: {str(error).rstrip('.')}. Restore it.") from None
+    except InputError as error:
+        raise unusable(file, str(error)) from None
     return note
+
+
+def unusable(note: Path, problem: str) -> InputError:
+    """The error about a head that cannot be read, by its note, with the command that makes it again.
+
+    >>> print(unusable(Path("R/heads/la.json"), "its note is empty."))
+    the head la cannot be used; make it again with `srepr retrain R --method la --overwrite`: its note is empty.
+    """
+    name = note.stem
+    how = f"--method {name}" if name in ("auto", *METHODS) else f"--method METHOD --name {name}"
+    again = f"srepr retrain {note.parent.parent} {how} --overwrite"
+    return InputError(f"the head {name} cannot be used; make it again with `{again}`: {problem}")
 
 
 def read_entry(path: Path, metadata: Mapping[str, str], key: str, kind: type[T], usual: str | None = None) -> T:

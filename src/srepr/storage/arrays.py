@@ -40,12 +40,23 @@ class ArrayFolder:
     (memmap([1., 1., 1.], dtype=float32), None)
     """
 
-    def __init__(self, folder: Path | None = None, *, beside: Path | None = None) -> None:
-        """Arrays that are not in the folder are looked for in the folder `beside`, which is not written to."""
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        beside: Path | None = None,
+        rank: int = 0,
+        meet: Callable[[], None] | None = None,
+    ) -> None:
+        """Arrays that are not in the folder are looked for in the folder `beside`, which is not written to.
+
+        Several processes write an array together if they `meet`: a function that returns once all have called it. The
+        one with rank 0 makes the files, and describes them when all have written.
+        """
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)
-        self.folder, self.beside = folder, beside
+        self.folder, self.beside, self.rank, self.meet = folder, beside, rank, meet
 
     def read(self, about: Description, dtype: npt.DTypeLike) -> Array | None:
         """The array with that description, flat and mapped; None if there is none, or if it is not as written."""
@@ -63,28 +74,42 @@ class ArrayFolder:
         checksum = note.pop("checksum", None) if isinstance(note, dict) else None
         if note != {**plain(about), "bytes": found.st_size} or not found.st_size or found.st_size % dtype.itemsize:
             return None
-        if checksum is not None and checksum != _checksum(path, found.st_ino, found.st_mtime_ns, found.st_size):
+        if checksum is not None and checksum != _checksum_now(path):
             print(f"srepr: {path} is damaged: it is made again", file=sys.stderr)
             return None
         return np.memmap(path, dtype, "r")
 
     @contextmanager
-    def write(self, abouts: Sequence[Description]) -> Iterator[list[Callable[[Array], None]]]:
-        """A function for each description that appends to its array; the arrays appear at the end of the block."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def write(self, abouts: Sequence[Description], first: int = 0) -> Iterator[list[Callable[[Array], None]]]:
+        """A function for each description that appends to its array; the arrays appear at the end of the block.
+
+        Of several processes, each appends its own rows, from the row `first` on.
+        """
+        leads, together = self.rank == 0, self.meet is not None
+        writer = "shared" if together else os.getpid()
+        unfinished = [self.folder / f".{_name(about)}.{writer}.partial" for about in abouts]
         with ExitStack() as stack:
-            growing = []
-            for about in abouts:
-                unfinished = self.folder / f".{_name(about)}.{os.getpid()}.partial"
-                stack.callback(unfinished.unlink, missing_ok=True)
-                growing.append(_Growing(stack.enter_context(unfinished.open("wb")), xxhash.xxh3_64()))
+            if leads:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                for path in unfinished:
+                    stack.callback(path.unlink, missing_ok=True)
+                    path.write_bytes(b"")
+            if self.meet is not None:
+                self.meet()
+            # For writing only: a network file system would read, and write back, what borders on the rows of others.
+            files = [stack.enter_context(os.fdopen(os.open(path, os.O_WRONLY), "wb")) for path in unfinished]
+            growing = [_Growing(file, xxhash.xxh3_64(), first) for file in files]
             yield [each.append for each in growing]
-            for about, each in zip(abouts, growing, strict=True):
-                each.file.flush()
-                os.fsync(each.file.fileno())
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+            if self.meet is not None:
+                self.meet()
+            for about, each, written in zip(abouts, growing, unfinished, strict=True) if leads else ():
                 path = self.folder / _name(about)
-                Path(each.file.name).replace(path)
-                note = {**about, "bytes": each.file.tell(), "checksum": each.digest.hexdigest()}
+                written.replace(path)
+                checksum = _checksum_now(path) if together else each.digest.hexdigest()
+                note = {**about, "bytes": path.stat().st_size, "checksum": checksum}
                 write_text(path.with_suffix(".json"), json.dumps(plain(note), indent=2) + "\n")
 
     def clear(self) -> None:
@@ -94,13 +119,16 @@ class ArrayFolder:
 
 
 class _Growing(NamedTuple):
-    """A file that is being written, and the checksum of what it holds so far."""
+    """A file that is being written from a row on, and the checksum of what was written so far."""
 
     file: BinaryIO
     digest: xxhash.xxh3_64
+    first: int
 
     def append(self, array: Array) -> None:
         content = array.tobytes()
+        if self.first and not self.file.tell():
+            self.file.seek(self.first * array[0].nbytes)
         self.file.write(content)
         self.digest.update(content)
 
@@ -109,6 +137,11 @@ class _Growing(NamedTuple):
 def _checksum(path: Path, _inode: int, _modified: int, _size: int) -> str:
     """The checksum of a file, computed once in a process as long as the file is the same."""
     return checksums.of_file(path)
+
+
+def _checksum_now(path: Path) -> str:
+    found = path.stat()
+    return _checksum(path, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def _name(about: Description) -> str:

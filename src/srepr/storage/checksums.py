@@ -83,8 +83,10 @@ def is_intact(path: Path, content: bytes, *, growing: bool = False) -> bool:
     A file without a checksum is. While a file is replaced there are two: of the old content and of the new.
     """
     record = record_of(path)
-    if record is None or not record.exists():
+    if record is None or not os.path.lexists(record):
         return True
+    if not record.is_file():
+        return False
     known = record.read_text(encoding="ascii", errors="replace").splitlines(keepends=True)
     sizes = {int(size) for _, _, size in (one.rstrip().partition(" ") for one in known) if size.isdecimal()}
     return any(
@@ -94,5 +96,5 @@ def is_intact(path: Path, content: bytes, *, growing: bool = False) -> bool:
 
 def unrecorded(run: Path, names: Iterable[str]) -> list[Path]:
     """The files of a run folder with these names (patterns) that have no checksum yet."""
-    there = [path for name in names for path in sorted(run.glob(name))]
+    there = [path for name in names for path in sorted(run.glob(name)) if path.is_file()]
     return [path for path in there if not (run / FOLDER / path.relative_to(run)).exists()]

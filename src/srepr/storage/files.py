@@ -19,6 +19,7 @@ from typing import Any
 
 from srepr.errors import InputError
 from srepr.storage import checksums, schema
+from srepr.storage.outside import LARGEST_TEXT, open_regular
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -33,6 +34,7 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
         if not _is_alive(left.suffixes[-2].removeprefix(".")):
             left.unlink(missing_ok=True)
+    temporary.unlink(missing_ok=True)  # of another process of this number, or a link to another place
     try:
         write(temporary)
         with temporary.open("rb+") as file:
@@ -73,7 +75,7 @@ def write_checked(path: Path, text: str) -> None:
     """
     record = checksums.record_of(path)
     if record is not None:
-        before = path.read_bytes() if path.exists() else None
+        before = path.read_bytes() if path.is_file() else None
         kept = [] if before is None or not checksums.is_intact(path, before) else [before]
         record.parent.mkdir(parents=True, exist_ok=True)
         write_text(record, "".join(checksums.line(content) for content in (text.encode(), *kept)))
@@ -85,7 +87,8 @@ def read_checked(path: Path, *, growing: bool = False) -> bytes:
 
     A `growing` file, a log, may have lines that came after its checksum.
     """
-    content = path.read_bytes()
+    with open_regular(path, LARGEST_TEXT) as file:
+        content = file.read()
     if not checksums.is_intact(path, content, growing=growing):
         raise InputError(
             f"{path} was damaged or changed after srepr wrote it. Restore it, or delete {checksums.record_of(path)} to"

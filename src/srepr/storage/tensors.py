@@ -19,6 +19,7 @@ from torch import Tensor
 from srepr.errors import InputError
 from srepr.storage import checksums, schema
 from srepr.storage.files import write_whole
+from srepr.storage.outside import check_regular
 
 HEADER_SIZE = 8
 CHECKSUM = re.compile(rb'"srepr":"\{\\"checksum\\": \\"([0-9a-f]{16})\\"')
@@ -57,7 +58,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the metadata of a safetensors file; a missing or damaged one is an InputError."""
     with _opened(path) as (file, metadata):
-        return {name: file.get_tensor(name) for name in file.keys()}, metadata  # noqa: SIM118
+        return {name: _tensor(path, file, name) for name in file.keys()}, metadata  # noqa: SIM118
 
 
 def load_metadata(path: Path) -> dict[str, str]:
@@ -76,6 +77,7 @@ def is_own(path: Path) -> bool:
     False
     """
     try:
+        check_regular(path, path.stat())
         with safe_open(path, framework="pt") as file:
             schema.parsed_text((file.metadata() or {}).get("srepr", ""), dict[str, str])
     except schema.Mismatch:
@@ -89,22 +91,34 @@ def is_own(path: Path) -> bool:
 def _opened(path: Path) -> Iterator[tuple[Any, dict[str, str]]]:
     """The open file and its metadata, after a look at its checksum."""
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = _metadata(file.metadata() or {})
-            expected = metadata.pop("checksum", None)
-            place = None if expected is None else _checksum_place(path)
-            if expected is not None and (place is None or checksums.of_file(path, place) != expected):
-                raise InputError(
-                    f"{path} is damaged: its checksum does not match. Restore it from a copy, or make it again."
-                )
-            yield file, metadata
+        check_regular(path, path.stat())
+        opened: Any = safe_open(path, framework="pt")
+        metadata = _metadata(opened.metadata() or {})
+        expected = metadata.pop("checksum", None)
+        place = None if expected is None else _checksum_place(path)
+        intact = expected is None or (place is not None and checksums.of_file(path, place) == expected)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Is the training finished?") from None
-    except InputError:
-        raise
-    except (SafetensorError, schema.Mismatch, RuntimeError, AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is damaged ({reason}). Delete it and run the same command again.") from None
+    except (SafetensorError, schema.Mismatch, OSError) as error:
+        raise _damaged(path, error) from None
+    if not intact:
+        raise InputError(f"{path} is damaged: its checksum does not match. Restore it from a copy, or make it again.")
+    with opened as file:
+        yield file, metadata
+
+
+def _tensor(path: Path, file: Any, name: str) -> Tensor:
+    """A tensor of an open file. Its type and shape are handed to torch, which may not have them."""
+    try:
+        tensor: Tensor = file.get_tensor(name)
+    except (SafetensorError, AttributeError, RuntimeError, TypeError) as error:
+        raise _damaged(path, error) from None
+    return tensor
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    reason = (str(error).splitlines() or [""])[0][:200]
+    return InputError(f"{path} is damaged ({reason}). Delete it and run the same command again.")
 
 
 def _metadata(found: Mapping[str, str]) -> dict[str, str]:

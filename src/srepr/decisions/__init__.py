@@ -1,0 +1,1 @@
+"""From probabilities to decisions: an unknown class mix, sets of labels with a guarantee, doubt, costs."""

@@ -1,0 +1,54 @@
+"""What a classifier said about labelled examples that it was not trained on: what its decisions are calibrated on."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from srepr.errors import InputError
+
+LARGEST = 1 << 24
+"""Logits that are kept: beyond, some of the examples stand for all."""
+
+
+class Held(NamedTuple):
+    """Logits and labels of held-out examples, in the class mix of the training data.
+
+    They come from a validation set, or from the folds of a cross-validation.
+
+    >>> Held(torch.zeros(2, 3), torch.tensor([0, 2])).classes
+    3
+    """
+
+    logits: Tensor
+    """[H, K]"""
+    labels: Tensor
+    """[H]"""
+
+    @property
+    def classes(self) -> int:
+        """The number K of classes."""
+        return self.logits.shape[1]
+
+    def checked(self, classes: int) -> Held:
+        """The same, if it is of so many classes; else an InputError."""
+        fits = self.logits.ndim == 2 and self.labels.shape == self.logits.shape[:1] and self.classes == classes
+        if not fits or not self.logits.isfinite().all() or len(self.labels) == 0:
+            raise InputError(f"the held-out examples are not finite logits of {classes} classes with their labels")
+        if self.labels.dtype != torch.int64 or not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
+            raise InputError(f"the labels of the held-out examples do not lie in 0 .. {classes - 1}")
+        return self
+
+    def limited(self, numbers: int = LARGEST, *, seed: int = 0) -> Held:
+        """At most so many logits, in single precision: of all examples, or of some that are drawn at random.
+
+        >>> len(Held(torch.zeros(9, 2), torch.arange(9) % 2).limited(8).labels)
+        4
+        """
+        count = max(1, numbers // self.classes)
+        rows = torch.arange(len(self.labels))
+        if count < len(rows):
+            rows = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].sort().values
+        return Held(self.logits[rows].float(), self.labels[rows])
