@@ -23,6 +23,7 @@ METHOD = {
         "views",
         "bootstrap",
         "decisions",
+        "calibration",
     ),
 }
 LAYERS = [

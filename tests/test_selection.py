@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from scipy import optimize
 from torch import nn
 from torch.nn import functional as F
 
 import srepr
+from srepr.calibration import best_temperature
 from srepr.config import Retrain
 from srepr.errors import InputError
 from srepr.features import Given
@@ -17,10 +17,8 @@ from srepr.selection import (
     FOLDS,
     PENALTIES,
     best_on_path,
-    best_temperature,
     candidates,
     choose,
-    class_weights,
     cross_validation,
     deal_folds,
     pose,
@@ -80,24 +78,6 @@ def test_a_validation_set_names_the_classes_that_it_lacks():
 
 
 # The score
-
-
-def test_every_class_counts_the_same():
-    weights = class_weights(torch.from_numpy(LABELS))
-    sums = torch.bincount(torch.from_numpy(LABELS), weights)
-    torch.testing.assert_close(sums, torch.full((4,), 0.25, dtype=torch.float64))
-
-
-def test_the_temperature_is_the_optimum_of_a_fine_search():
-    labels = torch.from_numpy(HELD_LABELS)
-    logits = 3 * torch.randn(200, 4, generator=torch.Generator().manual_seed(0)) + 2 * F.one_hot(labels, 4)
-
-    def nll(temperature):
-        loss = F.cross_entropy(logits / temperature, labels, reduction="none", label_smoothing=1 / 202)
-        return float(class_weights(labels) @ loss)
-
-    best = optimize.brute(nll, [(0.1, 10)], Ns=500)
-    assert best_temperature(logits, labels, doubt=1 / 202) == pytest.approx(float(best[0]), rel=0.01)
 
 
 def test_a_path_ends_at_its_best_penalty():

@@ -18,6 +18,7 @@ from torch import nn
 
 from srepr import heads
 from srepr.balance import balancing
+from srepr.calibration import Calibration
 from srepr.config import BATCH_SIZE, Retrain, default_penalty, stage2_epochs
 from srepr.data.loaders import as_labels
 from srepr.data.sampling import chunks, epoch_batches
@@ -30,7 +31,7 @@ from srepr.objective import srepr_loss
 from srepr.progress import Progress
 from srepr.representation import EXPLODED, Diverged
 from srepr.selection import Choice, Split, choose, cross_validation, deterministic, validation
-from srepr.solver import Distillation, Problem
+from srepr.solver import UNCHANGED, Distillation, Problem
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Retrained:
     @property
     def temperature(self) -> float:
         """The temperature of the Dirichlet that the head's logits parametrise."""
-        return self.settings.temperature / (1.0 if self.choice is None else self.choice.score.temperature)
+        return self.settings.temperature / (1.0 if self.choice is None else self.choice.score.calibration.temperature)
 
 
 def retrain_head(
@@ -87,7 +88,7 @@ def retrain_head(
         distill_weight=settings.distill_weight if distil is None else distil.weight,
     )
     head = train_head(
-        source, layer, counts, winner.method, settings, temperature=choice.score.temperature, quiet=quiet
+        source, layer, counts, winner.method, settings, calibration=choice.score.calibration, quiet=quiet
     )
     return Retrained(head, winner.method, settings, choice, _held_out(head, choice, held))
 
@@ -108,13 +109,13 @@ def train_head(
     how: Method,
     settings: Retrain,
     *,
-    temperature: float = 1.0,
+    calibration: Calibration = UNCHANGED,
     quiet: bool = True,
 ) -> nn.Module:
     """The head that the method makes of the stage-1 classifier on these features; frozen, in float32 on the CPU.
 
     The head of a cosine classifier is a cosine one, trained by SGD. The heads of several experts are trained together,
-    on the averaged logits that are also the prediction. `temperature` divides the logits of a solved head.
+    on the averaged logits that are also the prediction. `calibration` is that of a solved head.
 
     >>> import numpy as np
     >>> from srepr.features import Given
@@ -144,7 +145,7 @@ def train_head(
         problem = Problem(features, counts, how.balance, rho=settings.rho)
         distil = Distillation(settings.distill_weight, settings.temperature) if how.distill else None
         penalty = default_penalty(len(counts)) if settings.penalty is None else settings.penalty
-        return problem.linear(problem.solve(penalty=penalty, distillation=distil), temperature)
+        return problem.linear(problem.solve(penalty=penalty, distillation=distil), calibration)
     head = heads.build(how.head, weight=weight, bias=bias, start=how.start, seed=settings.seed, scale=scale)
     return _descend(head, source, counts, how, settings, quiet=quiet).requires_grad_(False)
 

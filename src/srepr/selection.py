@@ -1,13 +1,9 @@
 """The choice of the re-training on data that stage 1 has not seen: which method, which penalty, which temperature.
 
-A candidate is solved on the training features, its logits on held-out features are divided by the temperature that
-suits them best, and candidates are compared by their class-balanced negative log-likelihood, in which every class
-counts the same:
+A candidate is solved on the training features, its logits on held-out features are calibrated (`srepr.calibration`),
+and candidates are compared by their class-balanced negative log-likelihood, in which every class counts the same:
 
-    score = (1 / K) sum_k mean over the held-out examples of class k of -log softmax(z / T)[k]
-
-Of N different held-out examples a label counts as right with the probability 1 - 1 / (N + 2), the rule of succession:
-a candidate that makes no mistake on a few examples is not infinitely sure.
+    score = (1 / K) sum_k mean over the held-out examples of class k of -log softmax(z / T + r log pi)[k]
 
 Held out is a validation set or, for features of a network that has not been trained on them, each fold of a stratified
 cross-validation in turn. The penalties of a method are tried from a middle one on, smaller or larger, until the score
@@ -25,10 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
+from srepr.calibration import Calibration, best_temperature, calibrate, class_weights, losses
 from srepr.config import Retrain, default_penalty
 from srepr.data.longtail import Indices, Labels
 from srepr.features import Array, EpochFeatures
@@ -62,10 +57,10 @@ class Score:
     """A candidate on the held-out data."""
 
     candidate: Candidate
-    temperature: float
-    """By which its logits are divided."""
+    calibration: Calibration = field(repr=False)
+    """Of its logits."""
     logits: Tensor = field(repr=False)
-    """Of the held-out examples [N, K], divided by the temperature."""
+    """Of the held-out examples [N, K], calibrated."""
     nll: Tensor = field(repr=False)
     """-log p(y) of each held-out example [N]."""
     labels: Tensor = field(repr=False)
@@ -103,7 +98,8 @@ class Score:
             "title": title(self.candidate.name),
             "penalty": self.candidate.penalty,
             "distill_weight": None if distil is None else distil.weight,
-            "temperature": round(self.temperature, 4),
+            "temperature": round(self.calibration.temperature, 4),
+            "adjustment": round(self.calibration.adjustment, 4),
             "balanced_acc": self.accuracy,
             "nll": self.mean,
         }
@@ -127,41 +123,6 @@ class Split:
     rows: Indices | None
     features: Array
     labels: Labels
-
-
-def class_weights(labels: Tensor) -> Tensor:
-    """Weights [N] that sum to 1, under which every class that occurs counts the same.
-
-    >>> class_weights(torch.tensor([0, 0, 1]))
-    tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
-    """
-    counts = torch.bincount(labels).double()
-    return 1 / counts[labels] / (counts > 0).sum()
-
-
-def losses(logits: Tensor, labels: Tensor, doubt: float) -> Tensor:
-    """-log p(y) of each held-out example [N] whose label counts as right with the probability 1 - doubt.
-
-    >>> losses(torch.tensor([[9.0, 0.0]]), torch.tensor([0]), doubt=0.1)
-    tensor([0.4501])
-    """
-    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=doubt)
-
-
-def best_temperature(logits: Tensor, labels: Tensor, doubt: float = 0.0) -> float:
-    """The temperature T at which the class-balanced NLL of softmax(z / T) is smallest, between 1/20 and 20.
-
-    >>> confident = torch.tensor([[9.0, 0.0], [9.0, 0.0], [9.0, 0.0], [0.0, 9.0]])
-    >>> round(best_temperature(confident, torch.tensor([0, 0, 1, 1])), 2)
-    8.19
-    """
-    weights = class_weights(labels)
-
-    def nll(log_temperature: float) -> float:
-        return float(weights @ losses(logits.double() * math.exp(-log_temperature), labels, doubt))
-
-    found = minimize_scalar(nll, bounds=(-math.log(20), math.log(20)), method="bounded", options={"xatol": 1e-3})
-    return math.exp(found.x)
 
 
 def along_a_direction(features: Array, seed: int = 0) -> npt.NDArray[np.float64]:
@@ -260,7 +221,8 @@ def choose(
             if reads != made_for:
                 problems, made_for = [pose(split, method, classes, settings.rho) for split in splits], reads
             simpler = [score.candidate.penalty for score in best.values()]
-            score = best_on_path(path, simpler[0] if simpler else STRONG * default_penalty(classes), problems, splits)
+            begin = simpler[0] if simpler else STRONG * default_penalty(classes)
+            score = best_on_path(path, begin, problems, splits, settings.rho)
             if name not in best or score.mean < best[name].mean:
                 best[name] = score
             progress.advance()
@@ -286,7 +248,11 @@ def pose(split: Split, method: Method, classes: int, rho: float) -> Problem:
 
 
 def best_on_path(
-    path: Sequence[Candidate], begin: float, problems: Sequence[Problem], splits: Sequence[Split]
+    path: Sequence[Candidate],
+    begin: float,
+    problems: Sequence[Problem],
+    splits: Sequence[Split],
+    rho: float = 1.0,
 ) -> Score:
     """The best candidate of a list with falling penalties.
 
@@ -303,7 +269,7 @@ def best_on_path(
             for problem, start in zip(problems, starts, strict=True)
         ]
         heads = [problem.linear(solution) for problem, solution in zip(problems, solved, strict=True)]
-        return measure(candidate, heads, splits), solved
+        return measure(candidate, heads, splits, rho), solved
 
     place = int(np.argmin([abs(math.log(candidate.penalty / begin)) for candidate in path]))
     first, beside = attempt(path[place], [None] * len(problems))
@@ -319,8 +285,11 @@ def best_on_path(
     return best
 
 
-def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[Split]) -> Score:
-    """The score of the heads that a candidate gives on each split."""
+def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[Split], rho: float = 1.0) -> Score:
+    """The score of the heads that a candidate gives on each split.
+
+    What a balance of less than full strength leaves of the training prior is wanted: then there is no adjustment.
+    """
     with torch.no_grad():
         pairs = zip(heads, splits, strict=True)
         logits = torch.cat([head(torch.tensor(split.features, dtype=torch.float32)) for head, split in pairs]).double()
@@ -328,13 +297,17 @@ def measure(candidate: Candidate, heads: Sequence[nn.Module], splits: Sequence[S
     examples = [np.unique(along_a_direction(split.features), return_inverse=True)[1] for split in splits]
     before = np.cumsum([0, *(inside.max() + 1 for inside in examples)])
     doubt = 1 / (int(before[-1]) + 2)
-    temperature = best_temperature(logits, labels, doubt)
-    logits = logits / temperature
+    counts = torch.from_numpy(np.bincount(splits[0].train.labels, minlength=logits.shape[1]))
+    balanced = len(set(candidate.method.expected_prior(counts.tolist(), rho))) == 1
+    found = (
+        calibrate(logits, labels, counts, doubt) if balanced else Calibration(best_temperature(logits, labels, doubt))
+    )
+    logits = found.of(logits)
     nll = losses(logits, labels, doubt)
     right = (logits.argmax(1) == labels).double()
     return Score(
         candidate=candidate,
-        temperature=temperature,
+        calibration=found,
         logits=logits,
         nll=nll,
         labels=labels,

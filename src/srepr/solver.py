@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from srepr import dirichlet, heads
 from srepr.balance import balancing
+from srepr.calibration import Calibration
 from srepr.data.loaders import as_labels
 from srepr.data.longtail import Indices
 from srepr.features import EpochFeatures
@@ -39,6 +40,7 @@ from srepr.standardization import Standardized
 
 TOLERANCE = 1e-5
 """Largest entry of the gradient at a solution, in the coordinates of nearly unit curvature."""
+UNCHANGED = Calibration()
 ITERATIONS = 1000
 LARGEST_PRECISION = 20.0  # its logarithm: of teachers that agree, where the Dirichlet has become a point
 REFRESHES = 30
@@ -227,15 +229,15 @@ class Problem:
             gap += float((precision.double().log().clamp(max=LARGEST_PRECISION) - sure).sum()) / len(self.labels)
         return Solution(at.weight, at.bias + distil.temperature * gap)
 
-    def linear(self, solution: Solution, temperature: float = 1.0) -> nn.Linear:
-        """The head on the features as they came; its logits are divided by a temperature.
+    def linear(self, solution: Solution, calibration: Calibration = UNCHANGED) -> nn.Linear:
+        """The head on the features as they came, with calibrated logits.
 
         What the biases of all classes have in common is left out: it is large after a distillation, no probability
         shows it, and a head in half precision has no digits for it.
         """
         weight = solution.weight / self.data.scale
         bias = solution.bias - weight @ self.data.centre
-        bias = bias - bias.mean()
-        head = heads.linear((weight / temperature).float(), (bias / temperature).float())
+        bias = calibration.of(bias - bias.mean())
+        head = heads.linear((weight / calibration.temperature).float(), bias.float())
         assert isinstance(head, nn.Linear)
         return head.requires_grad_(False)

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srepr.anymodel.network import Prepared, prepare
+from srepr.calibration import class_weights
 from srepr.classifier import Classifier
 from srepr.config import BATCH_SIZE, Retrain, stage2_epochs
 from srepr.data.inputs import LoaderInputs, seeded
@@ -23,7 +24,6 @@ from srepr.methods import Method, Representation, Start, choices
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
 from srepr.retraining import check_samples, retrain_head
-from srepr.selection import class_weights
 from srepr.storage.arrays import ArrayFolder
 
 

@@ -100,12 +100,14 @@ def show_choice(name: str, choice: Mapping[str, Any]) -> None:
         return
     print(f"{title(name)}: chosen on {choice['on']}")
     table = Table()
-    for column in ("", "Penalty", "Distil", "Temperature", "Balanced", "NLL", "Difference"):
+    for column in ("", "Penalty", "Distil", "Temperature", "Adjustment", "Balanced", "NLL", "Difference"):
         table.add_column(column, justify="left" if not column else "right")
     for row in choice["candidates"]:
         distil = "-" if row["distill_weight"] is None else f"{row['distill_weight']:g}"
         excess = f"{row['excess']:+.3f} ± {row['standard_error']:.3f}" if row["excess"] else "best"
-        cells = [f"{row['penalty']:g}", distil, f"{row['temperature']:.2f}", f"{100 * row['balanced_acc']:.2f}"]
+        adjustment = f"{row.get('adjustment', 0.0):+.2f}"
+        cells = [f"{row['penalty']:g}", distil, f"{row['temperature']:.2f}", adjustment]
+        cells.append(f"{100 * row['balanced_acc']:.2f}")
         mark = "bold" if row["chosen"] else None
         table.add_row(row["title"], *cells, f"{row['nll']:.3f}", excess, style=mark)
     show(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,10 +22,20 @@ from srepr.data.sampling import chunks, epoch_batches
 from srepr.data.workers import batches
 from srepr.errors import InputError
 
-BATCH = 64  # small batches fit in the CPU cache
+BATCH, SMALLEST = 64, 8  # examples; small batches fit in the CPU cache
+PIXELS = 1 << 18  # of the images of a batch, likewise: 10 images of 160 x 160
 CALIBRATION_BATCH = BATCH_SIZE  # BatchNorm statistics as in training
 FIRST_VIEW = 1_000_000  # an epoch number that stage 1 never reaches
 CALIBRATION_VIEW = FIRST_VIEW - 1
+
+
+def batch_size(shape: tuple[int, ...]) -> int:
+    """Examples of this shape that go through a frozen network at once; fewer of large images.
+
+    >>> batch_size((3, 32, 32)), batch_size((3, 160, 160)), batch_size((384,))
+    (64, 10, 64)
+    """
+    return max(SMALLEST, min(BATCH, PIXELS // math.prod(shape[1:])))
 
 
 class Inputs(Protocol):
@@ -98,7 +109,7 @@ class ExampleInputs:
 
     @property
     def _order(self) -> list[Indices]:
-        every = chunks(len(self), BATCH)
+        every = chunks(len(self), batch_size(self.examples.shape))
         begin, end = (len(every) * rank // self.world_size for rank in (self.rank, self.rank + 1))
         return every[begin:end]
 

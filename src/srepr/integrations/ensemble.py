@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srepr.balance import logit_offset
+from srepr.calibration import best_temperature, class_weights
 from srepr.errors import check
 from srepr.models.members import Members
-from srepr.selection import best_temperature, class_weights
 
 BETAS = (0.9, 0.95)
 WARM_UP = 0.05  # of all steps

@@ -28,13 +28,14 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
+from srepr.calibration import class_weights
 from srepr.config import default_penalty
 from srepr.data.inputs import seeded
 from srepr.data.longtail import Labels
 from srepr.features import EpochFeatures
 from srepr.integrations.ensemble import Training, balanced_nll, train
 from srepr.models.members import Members, Pieces, cut
-from srepr.selection import ROUGH, class_weights, deal_folds
+from srepr.selection import ROUGH, deal_folds
 from srepr.solver import Problem, Solution
 
 PIECES = 8  # of a column

@@ -75,8 +75,9 @@ class InvertedResidual(nn.Module):
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
         super().__init__()
         width = inputs * expansion
-        layers = [*conv_norm(inputs, width), nn.ReLU6()] if expansion > 1 else []
-        layers += [*conv_norm(width, width, kernel, stride, groups=width), nn.ReLU6(), *conv_norm(width, outputs)]
+        layers = [*conv_norm(inputs, width), nn.ReLU6(inplace=True)] if expansion > 1 else []
+        layers += [*conv_norm(width, width, kernel, stride, groups=width), nn.ReLU6(inplace=True)]
+        layers += conv_norm(width, outputs)
         self.layers = nn.Sequential(*layers)
         self.residual = stride == 1 and inputs == outputs
 
@@ -92,7 +93,7 @@ class EfficientNetLite0(nn.Module):
     def __init__(self, classes: int, dropout: float = 0.2, *, layered: bool = False) -> None:
         super().__init__()
         self.layered = layered
-        self.stem = nn.Sequential(*conv_norm(3, 32, kernel=3, stride=2), nn.ReLU6())
+        self.stem = nn.Sequential(*conv_norm(3, 32, kernel=3, stride=2), nn.ReLU6(inplace=True))
         blocks: list[nn.Module] = []
         inputs = 32
         for count, kernel, stride, expansion, outputs in STAGES:
@@ -100,7 +101,7 @@ class EfficientNetLite0(nn.Module):
                 blocks.append(InvertedResidual(inputs, outputs, kernel, 1 if number else stride, expansion))
                 inputs = outputs
         self.blocks = nn.Sequential(*blocks)
-        self.head = nn.Sequential(*conv_norm(inputs, FEATURES), nn.ReLU6())
+        self.head = nn.Sequential(*conv_norm(inputs, FEATURES), nn.ReLU6(inplace=True))
         self.dropout = nn.Dropout(dropout)
         self.fc = nn.Linear(FEATURES + layered * sum(LAYERS.values()), classes)
 

@@ -148,12 +148,15 @@ function drawChoice({ choice }) {
   if (!choice) return;
   find("#choice .lede").textContent = `The best candidate of each method, compared on ${choice.on} by the negative ` +
     "log-likelihood with every class counting the same. Among those within one standard error of the best, the " +
-    "simplest was taken. The temperature divides the logits.";
+    "simplest was taken. The temperature divides the logits; the adjustment times the logarithm of the class shares " +
+    "is added to them.";
   const rows = choice.candidates.map((found) => row(found.chosen ? `${found.title}, chosen` : found.title, [
-    found.penalty, found.distill_weight ?? "-", found.temperature.toFixed(2), percent(found.balanced_acc),
-    found.nll.toFixed(3), found.excess ? `+${found.excess.toFixed(3)} ± ${found.standard_error.toFixed(3)}` : "best",
+    found.penalty, found.distill_weight ?? "-", found.temperature.toFixed(2), (found.adjustment ?? 0).toFixed(2),
+    percent(found.balanced_acc), found.nll.toFixed(3),
+    found.excess ? `+${found.excess.toFixed(3)} ± ${found.standard_error.toFixed(3)}` : "best",
   ].map((value) => html("td", {}, String(value)))));
-  const names = ["Method", "Penalty", "Distillation", "Temperature", "Balanced accuracy", "NLL", "Difference"];
+  const names = ["Method", "Penalty", "Distillation", "Temperature", "Adjustment", "Balanced accuracy", "NLL",
+    "Difference"];
   fill(find("#choice table"), [html("tr", {}, ...names.map((name) => column(name)))], rows);
 }
 
