@@ -23,7 +23,7 @@ import xxhash
 
 from srepr.errors import InputError
 from srepr.storage import checksums
-from srepr.storage.files import plain, read_json, write_text
+from srepr.storage.files import delete_unfinished, naming, plain, read_json, write_text
 
 Array = npt.NDArray[Any]
 Description = Mapping[str, Any]
@@ -46,17 +46,19 @@ class ArrayFolder:
         *,
         beside: Path | None = None,
         rank: int = 0,
+        lead: int | None = None,
         meet: Callable[[], None] | None = None,
     ) -> None:
         """Arrays that are not in the folder are looked for in the folder `beside`, which is not written to.
 
         Several processes write an array together if they `meet`: a function that returns once all have called it. The
-        one with rank 0 makes the files, and describes them when all have written.
+        one with rank 0, whose number is `lead`, makes the files, and describes them when all have written.
         """
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)
-        self.folder, self.beside, self.rank, self.meet = folder, beside, rank, meet
+        self.folder, self.beside, self.meet = folder, beside, meet
+        self.leads, self.writer = rank == 0, lead or os.getpid()
 
     def read(self, about: Description, dtype: npt.DTypeLike) -> Array | None:
         """The array with that description, flat and mapped; None if there is none, or if it is not as written."""
@@ -85,13 +87,12 @@ class ArrayFolder:
 
         Of several processes, each appends its own rows, from the row `first` on.
         """
-        leads, together = self.rank == 0, self.meet is not None
-        writer = "shared" if together else os.getpid()
-        unfinished = [self.folder / f".{_name(about)}.{writer}.partial" for about in abouts]
-        with ExitStack() as stack:
-            if leads:
+        unfinished = [self.folder / f".{_name(about)}.{self.writer}.partial" for about in abouts]
+        with naming(self.folder), ExitStack() as stack:
+            if self.leads:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                for path in unfinished:
+                for about, path in zip(abouts, unfinished, strict=True):
+                    delete_unfinished(self.folder / _name(about))
                     stack.callback(path.unlink, missing_ok=True)
                     path.write_bytes(b"")
             if self.meet is not None:
@@ -105,10 +106,10 @@ class ArrayFolder:
                 os.fsync(file.fileno())
             if self.meet is not None:
                 self.meet()
-            for about, each, written in zip(abouts, growing, unfinished, strict=True) if leads else ():
+            for about, each, written in zip(abouts, growing, unfinished, strict=True) if self.leads else ():
                 path = self.folder / _name(about)
                 written.replace(path)
-                checksum = _checksum_now(path) if together else each.digest.hexdigest()
+                checksum = each.digest.hexdigest() if self.meet is None else _checksum_now(path)
                 note = {**about, "bytes": path.stat().st_size, "checksum": checksum}
                 write_text(path.with_suffix(".json"), json.dumps(plain(note), indent=2) + "\n")
 

@@ -13,7 +13,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +32,46 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     ['note.txt']
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if not _is_alive(left.suffixes[-2].removeprefix(".")):
-            left.unlink(missing_ok=True)
+    delete_unfinished(path)
     temporary.unlink(missing_ok=True)  # of another process of this number, or a link to another place
     try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
+        with naming(path):
+            write(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # a full disk does not say which file
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the operating system name the file or folder: a full disk does not say which.
+
+    >>> with naming(Path("big.bin")):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'big.bin'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+def delete_unfinished(path: Path) -> None:
+    """Delete what processes that are gone have left of a file, with names such as `.NAME.PROCESS.partial`."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if not _is_alive(left.suffixes[-2].removeprefix(".")):
+            left.unlink(missing_ok=True)
 
 
 def _is_alive(process: str) -> bool:
