@@ -19,7 +19,7 @@ from srepr.storage.files import read_json
 
 # 331 % 22 = 1: of the last batch of a pass over everything, the second process has nothing.
 TRAIN_22 = ["train", "digits-lt", "--baseline", "--epochs", "6", "--batch-size", "22", "--checkpoint-minutes", "0"]
-PATIENCE = 300  # seconds; on an idle machine nothing here takes ten
+PATIENCE = 900  # seconds; on an idle machine nothing here takes ten
 
 
 def children(pid: int) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 from tests.kill import SREPR, start
 from tests.run.test_distributed import PATIENCE, children, ends
 
-RETRAIN = ("--method", "la", "srepr", "--samples", "40", "--solver", "sgd", "--epochs", "2")
+RETRAIN = ("--method", "la", "srepr", "--samples", "20", "--solver", "sgd", "--epochs", "2")
 
 
 def made(run):

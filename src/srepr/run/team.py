@@ -24,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from srepr.config import Machine, Retrain
-from srepr.errors import InputError
+from srepr.errors import InputError, explained
 from srepr.features import Array, NetworkFeatures, Source
 from srepr.run.heartbeat import DEAD, heard_by_all
 from srepr.storage.arrays import ArrayFolder
@@ -231,7 +231,7 @@ def telling(team: Team) -> Iterator[None]:
     except BaseException as error:
         bug, words = False, str(error)
         if isinstance(error, OSError):
-            words = f"{error.filename or 'the file system'}: {error.strerror or error}. Free space or fix access."
+            words = explained(error)
         elif isinstance(error, KeyboardInterrupt):
             words = DEAD
         elif not isinstance(error, InputError):
