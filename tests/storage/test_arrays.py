@@ -160,26 +160,13 @@ def test_killed_half_way_the_half_is_not_used(tmp_path):
     assert is_there(ArrayFolder(tmp_path))
 
 
-def test_what_a_killed_process_has_left_goes_when_its_array_is_made(tmp_path):
-    (tmp_path / ".other").touch()
-
-    def half():
-        with ArrayFolder(tmp_path).write([ABOUT]):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    assert in_a_child(half) == -signal.SIGKILL
-    assert len(list(tmp_path.glob(".*.partial"))) == 1
-    write(ArrayFolder(tmp_path))
-    assert [path.name for path in tmp_path.glob(".*")] == [".other"]
-
-
 @pytest.mark.parametrize("parts", [(4, 6), (0, 10), (10, 0), (3, 3, 4)])
 def test_several_processes_write_one_array(tmp_path, parts):
     """Threads stand for the processes: each writes its rows, some none."""
     meet = threading.Barrier(len(parts)).wait
 
     def part(rank):
-        arrays = ArrayFolder(tmp_path, rank=rank, lead=os.getpid(), meet=meet)
+        arrays = ArrayFolder(tmp_path, rank=rank, meet=meet)
         first = sum(parts[:rank])
         with arrays.write([ABOUT], first) as (append,):
             for row in VALUES[first : first + parts[rank]]:

@@ -52,8 +52,6 @@ class Team:
     world_size: int = 1
     store: Any = None
     """Of torch.distributed."""
-    lead: int = field(default_factory=os.getpid)
-    """The number of the first process."""
     started: Sequence[Popen[bytes]] = ()
     """The processes that this one has started."""
     parts: Mapping[str, Examples] = field(default_factory=dict)
@@ -69,7 +67,7 @@ class Team:
 
     def folder(self, path: Path | None = None) -> ArrayFolder:
         """A folder, by default a temporary one, for arrays that all processes write."""
-        return ArrayFolder(path, rank=self.rank, lead=self.lead, meet=None if self.store is None else self.meet)
+        return ArrayFolder(path, rank=self.rank, meet=None if self.store is None else self.meet)
 
     def ask(self, job: Mapping[str, Any]) -> None:
         """Tell the other processes what to make."""
@@ -172,9 +170,7 @@ def open_team(devices: int = 1) -> Iterator[Team]:
 
     common: Any = _get_default_store()
     store = PrefixStore("srepr/retrain", common.clone())
-    if fabric.global_rank == 0:
-        store.set("lead", str(os.getpid()))
-    team = Team(fabric.global_rank, fabric.world_size, store, int(store.get("lead")), started)
+    team = Team(fabric.global_rank, fabric.world_size, store, started)
     with heard_by_all(team.rank, team.world_size, started), leading(team) if team.leads else following(team):
         yield team
 

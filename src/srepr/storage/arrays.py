@@ -23,7 +23,7 @@ import xxhash
 
 from srepr.errors import InputError
 from srepr.storage import checksums
-from srepr.storage.files import delete_unfinished, naming, plain, read_json, write_text
+from srepr.storage.files import naming, plain, read_json, write_text
 
 Array = npt.NDArray[Any]
 Description = Mapping[str, Any]
@@ -46,19 +46,17 @@ class ArrayFolder:
         *,
         beside: Path | None = None,
         rank: int = 0,
-        lead: int | None = None,
         meet: Callable[[], None] | None = None,
     ) -> None:
         """Arrays that are not in the folder are looked for in the folder `beside`, which is not written to.
 
         Several processes write an array together if they `meet`: a function that returns once all have called it. The
-        one with rank 0, whose number is `lead`, makes the files, and describes them when all have written.
+        one with rank 0 makes the files, and describes them when all have written.
         """
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)
-        self.folder, self.beside, self.meet = folder, beside, meet
-        self.leads, self.writer = rank == 0, lead or os.getpid()
+        self.folder, self.beside, self.leads, self.meet = folder, beside, rank == 0, meet
 
     def read(self, about: Description, dtype: npt.DTypeLike) -> Array | None:
         """The array with that description, flat and mapped; None if there is none, or if it is not as written."""
@@ -87,12 +85,12 @@ class ArrayFolder:
 
         Of several processes, each appends its own rows, from the row `first` on.
         """
-        unfinished = [self.folder / f".{_name(about)}.{self.writer}.partial" for about in abouts]
+        writer = os.getpid() if self.meet is None else "shared"
+        unfinished = [self.folder / f".{_name(about)}.{writer}.partial" for about in abouts]
         with naming(self.folder), ExitStack() as stack:
             if self.leads:
                 self.folder.mkdir(parents=True, exist_ok=True)
-                for about, path in zip(abouts, unfinished, strict=True):
-                    delete_unfinished(self.folder / _name(about))
+                for path in unfinished:
                     stack.callback(path.unlink, missing_ok=True)
                     path.write_bytes(b"")
             if self.meet is not None:

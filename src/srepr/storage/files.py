@@ -32,7 +32,9 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     ['note.txt']
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    delete_unfinished(path)
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        if not _is_alive(left.suffixes[-2].removeprefix(".")):
+            left.unlink(missing_ok=True)
     temporary.unlink(missing_ok=True)  # of another process of this number, or a link to another place
     try:
         with naming(path):
@@ -65,13 +67,6 @@ def naming(path: Path) -> Iterator[None]:
         if error.errno and error.filename is None:
             error.filename = str(path)
         raise
-
-
-def delete_unfinished(path: Path) -> None:
-    """Delete what processes that are gone have left of a file, with names such as `.NAME.PROCESS.partial`."""
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        if not _is_alive(left.suffixes[-2].removeprefix(".")):
-            left.unlink(missing_ok=True)
 
 
 def _is_alive(process: str) -> bool:
@@ -203,6 +198,20 @@ def as_written(cell: str) -> str:
     ['=1+1', "'@wren", "'tis"]
     """
     return cell[1:] if cell.startswith("'") and re.match(_FORMULA, cell) else cell
+
+
+def check_output(path: Path) -> None:
+    """Raise an InputError unless a file can be at the path that a user chose: a device would be replaced.
+
+    >>> check_output(Path("/dev/null"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: /dev/null is no file. Choose the name of a file with `out`.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder. Make it, or choose another `out`.")
+    is_open = path.is_symlink() and str(path.readlink()).startswith("/proc/")  # as /dev/stdout
+    if is_open or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is no file. Choose the name of a file with `out`.")
 
 
 def create_folder(path: Path) -> None:
