@@ -242,6 +242,13 @@ def test_a_download_without_an_end_stops_at_the_size_of_the_archive(server, offi
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= len(GOOD)
 
 
+def test_an_archive_that_was_unpacked_goes(server, official, tmp_path):
+    get("cifar100-lt", tmp_path, url=server.url)
+    (tmp_path / "cifar-100-binary.tar.gz.partial").write_bytes(GOOD)  # killed before it was deleted
+    assert_complete(get("cifar100-lt", tmp_path, url=server.url))
+    assert len(server.asked) == 1
+
+
 def test_what_was_left_of_something_larger_is_thrown_away(server, official, tmp_path):
     (tmp_path / "cifar-100-binary.tar.gz.partial").write_bytes(bytes(len(GOOD) + 1))
     assert_complete(get("cifar100-lt", tmp_path, url=server.url))

@@ -50,9 +50,10 @@ def get(
         )
     layout = LAYOUTS[name]
     folder = Path(data_dir) / layout.folder
-    if not force and all((folder / file).is_file() for file in (*layout.train, *layout.test)):
-        return folder
     archive = Path(data_dir) / f"{layout.folder}.tar.gz.partial"
+    if not force and all((folder / file).is_file() for file in (*layout.train, *layout.test)):
+        archive.unlink(missing_ok=True)  # a command that was cut short has left it
+        return folder
     archive.parent.mkdir(parents=True, exist_ok=True)
     _download(url or layout.url, archive, layout.size, progress)
     _verify(archive, layout.md5)
