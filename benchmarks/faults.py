@@ -76,6 +76,13 @@ def base(folder: Path) -> None:
     shutil.rmtree("run/cache")
 
 
+class Silent(SimpleHTTPRequestHandler):
+    """Serves the files of a folder."""
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address of a small archive that stands for the official one."""
@@ -85,9 +92,7 @@ def served(folder: Path) -> Iterator[str]:
             tar.add(folder / "base" / "table.npz", f"{layout.folder}/{file}")
     content = archive.read_bytes()
     LAYOUTS["cifar100-lt"] = replace(layout, md5=hashlib.md5(content).hexdigest(), size=len(content))
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    SimpleHTTPRequestHandler.log_message = lambda *_: None  # type: ignore[method-assign]
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Silent, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/archive.tar.gz"
         server.shutdown()
