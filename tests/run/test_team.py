@@ -103,11 +103,8 @@ def test_what_goes_wrong_in_another_process_is_said_once(trained, tmp_path):
     assert not list(run.glob("cache/.*"))
 
 
-def test_bad_settings_are_said_once(trained, tmp_path):
-    process = start(["retrain", str(tmp_path / "nothing"), "--devices", "2"])
-    _, err = process.communicate(timeout=PATIENCE)
-    (said,) = err.splitlines()
-    assert (process.returncode, said) == (
-        2,
-        f"srepr: {tmp_path / 'nothing'} is not a folder. Pass a run folder made by `srepr train`.",
-    )
+def test_a_folder_that_is_not_there_ends_before_a_second_process_begins(srepr, tmp_path):
+    before = children(os.getpid())
+    complaint = srepr("retrain", tmp_path / "nothing", "--devices", "2").complaint
+    assert complaint == f"{tmp_path / 'nothing'} is not a folder. Pass a run folder made by `srepr train`."
+    assert children(os.getpid()) == before
