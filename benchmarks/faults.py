@@ -111,7 +111,7 @@ def in_a_child(work: Callable[[], int], complaints: Path) -> int:
     child = os.fork()
     if not child:
         code = 70  # a traceback
-        with complaints.open("w") as file:
+        with complaints.open("w") as file, contextlib.redirect_stderr(file):
             os.dup2(file.fileno(), 2)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             try:
