@@ -191,14 +191,15 @@ def main() -> None:
                 raise SystemExit(f"the tests of {module} fail without a mutant")
             every = mutants(source)
             tried = random.Random(chosen.seed).sample(every, min(chosen.sample or len(every), len(every)))
-            dead = [killed(folder, module, changed(source, *how), chosen.limit) for _, *how in tried]
+            dead = 0
+            for what, *how in tried:
+                if killed(folder, module, changed(source, *how), chosen.limit):
+                    dead += 1
+                else:
+                    survivors.append(f"- {module}, {what}")
+                    print(survivors[-1], file=sys.stderr, flush=True)
             (folder / "srepr" / f"{module}.py").write_text(source)
-            survivors += [
-                f"- {module}, {what}" for (what, *_), is_dead in zip(tried, dead, strict=True) if not is_dead
-            ]
-            print(
-                f"| {module} | {len(every)} | {len(tried)} | {sum(dead)} | {sum(dead) / len(dead):.0%} |", flush=True
-            )
+            print(f"| {module} | {len(every)} | {len(tried)} | {dead} | {dead / len(tried):.0%} |", flush=True)
     spent = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"\n{(spent.ru_utime + spent.ru_stime) / 60:.1f} CPU minutes. Survivors:\n", *survivors, sep="\n")
 
