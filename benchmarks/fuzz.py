@@ -205,11 +205,11 @@ def main(words: Iterable[str] | None = None) -> int:
     print(f"seed {asked.seed}, {asked.cases:,} cases", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for reader in chosen:
-            print(reader.name, file=sys.stderr, flush=True)
             row = fuzz(reader, -(-asked.cases // len(chosen)), Path(folder), seed=asked.seed)
             others = row.others or {}
             failed.update({f"{reader.name}: {what}": content for what, content in others.items()})
             cells = (row.cases, row.refused, row.accepted, row.cases - row.refused - row.accepted)
+            print(reader.name, *cells, file=sys.stderr, flush=True)
             numbers = [f"{row.longest:.3f} s", f"{row.memory / 1024:.0f} MB"]
             table.add_row(reader.name, *(f"{cell:,}" for cell in cells), *numbers)
     Console(width=110, markup=False).print(table)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import hypothesis
 import pytest
 import torch
 from tests.kill import TRAIN
@@ -22,6 +23,9 @@ from srepr.run.folder import sole_writer
 # machine costs little time.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"
+# However slow the machine is; `benchmarks.mutants` has settings of its own.
+hypothesis.settings.register_profile("untimed", parent=hypothesis.settings(), deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 HEADS = ("crt", "lws", "la", "disalign", "ncm", "srepr")
 FAST = ("--solver", "sgd", "--epochs", "2", "--samples", "2", "--json")

@@ -51,7 +51,7 @@ def test_small_dispersion_keeps_its_digits():
     assert found.item() == pytest.approx(e**2 / 2, rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FEATURES, st.integers(0, 4), st.sampled_from([1e-150, 1e-3, 7.0, 1e150]))
 def test_feature_dispersion_is_bounded_and_forgets_order_and_length(features, shift, factor):
     found = feature_dispersion(features)
@@ -62,7 +62,7 @@ def test_feature_dispersion_is_bounded_and_forgets_order_and_length(features, sh
     np.testing.assert_allclose(feature_dispersion(factor * features)[kept], found[kept], atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(FEATURES, st.integers(1, 12))
 def test_draws_that_agree_have_no_feature_dispersion_at_all(features, samples):
     assert torch.equal(
@@ -88,7 +88,7 @@ def test_jensen_shannon_is_what_scipy_says():
     np.testing.assert_allclose(jensen_shannon(probs[:2]), pairs, rtol=1e-9, atol=1e-15)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PROBS, st.integers(0, 4))
 def test_jensen_shannon_is_bounded_and_forgets_the_order(probs, shift):
     found = jensen_shannon(probs)
@@ -97,7 +97,7 @@ def test_jensen_shannon_is_bounded_and_forgets_the_order(probs, shift):
     np.testing.assert_allclose(jensen_shannon(np.roll(probs, shift, 0)), found, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PROBS, st.integers(1, 12))
 def test_draws_that_agree_have_no_divergence_at_all(probs, samples):
     assert torch.equal(jensen_shannon(np.repeat(probs[:1], samples, 0)), torch.zeros(probs.shape[1]).double())

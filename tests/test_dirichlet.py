@@ -144,7 +144,7 @@ def test_kl_to_uniform_is_the_textbook_formula(classes):
     np.testing.assert_allclose(kl, [numpy_kl(a) for a in alpha.double().numpy()], rtol=1e-5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.floats(-2, 217), min_size=2, max_size=6))
 def test_kl_to_uniform_is_exact_at_every_size_of_alpha(exponents):
     alpha = torch.tensor([exponents], dtype=torch.float64).mul(math.log(10)).exp().requires_grad_()
@@ -231,7 +231,7 @@ def test_gradients_are_those_of_finite_differences(shift):
     )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.floats(1e-2, 1e4), min_size=2, max_size=8))
 def test_uncertainty_splits_into_data_and_model(alpha):
     parameters = torch.tensor([alpha], dtype=torch.float64)

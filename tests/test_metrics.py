@@ -35,7 +35,7 @@ def binary_rows(confidences, dtype):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @given(st.lists(st.tuples(st.sampled_from(EDGES_ABOVE_HALF), st.booleans()), min_size=1, max_size=12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ece_on_exact_edges_is_the_rational_definition(dtype, examples):
     confidences, correct = [c for c, _ in examples], [int(hit) for _, hit in examples]
     y = torch.tensor([1 - hit for hit in correct])
@@ -46,7 +46,7 @@ def test_ece_on_exact_edges_is_the_rational_definition(dtype, examples):
 
 @pytest.mark.parametrize("bins", [1, 7, 15, 100])
 @given(st.lists(st.tuples(st.integers(501, 1000), st.booleans()), min_size=1, max_size=30))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_ece_of_any_confidences_is_the_rational_definition(bins, examples):
     confidences, correct = [Fraction(c, 1000) for c, _ in examples], [int(hit) for _, hit in examples]
     got = expected_calibration_error(binary_rows(confidences, torch.float64), [1 - hit for hit in correct], bins=bins)
@@ -190,7 +190,7 @@ def assert_same(got, want):
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=4),
     weighted=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_streaming_gives_what_the_definitions_give_in_one_shot(seed, counts, sizes, weighted):
     rng = np.random.default_rng(seed)
     logits = (3 * rng.normal(size=(sum(sizes), len(counts)))).astype(np.float32)

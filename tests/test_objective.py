@@ -92,7 +92,7 @@ def test_self_distillation_is_the_papers_equation(teachers, classes):
     assert loss.item() == pytest.approx(numpy_distillation(student, logits, 20.0), rel=1e-5)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data(), st.integers(2, 5), st.sampled_from([1.0, 100.0, 1e4]))
 def test_self_distillation_holds_for_huge_logits(data, classes, size):
     numbers = st.lists(st.floats(-size, size, width=32), min_size=classes, max_size=classes)

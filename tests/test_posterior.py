@@ -55,7 +55,7 @@ def test_thirty_states_have_numpys_moments(centre, spread):
 
 
 @given(st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=20), st.randoms())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_moments_of_any_sequence_in_any_order(values, random):
     layer = nn.Linear(1, 1)
     moments = []
@@ -309,7 +309,7 @@ def test_the_state_brings_the_buffers_back():
 
 
 @given(count=st.integers(1, 1000), variance=st.floats(0, 1e6, width=32), mean=st.floats(-1e6, 1e6, width=32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_from_moments_gives_the_same_moments_back(count, variance, mean):
     layer = nn.Linear(1, 1, bias=False)
     means, variances = {"weight": torch.tensor([[mean]])}, {"weight": torch.tensor([[variance]])}

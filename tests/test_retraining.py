@@ -231,7 +231,7 @@ def test_two_classes_and_ten_thousand_of_one_example_each(classes, name):
     assert all(tensor.isfinite().all() for tensor in new.state_dict().values())
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.sampled_from(sorted(METHODS)))
 def test_a_head_is_a_function_of_its_seed(seed, name):
     wanted = sgd(epochs=1, batch_size=16, seed=seed)

@@ -245,7 +245,7 @@ def test_it_converges_at_every_size(rows, length, classes):
         assert solved(x, labels).weight.isfinite().all()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.floats(-3, 0), st.floats(0.05, 0.9))
 def test_the_solution_is_level_in_random_problems(seed, log_penalty, weight):
     chance = np.random.default_rng(seed)

@@ -4,6 +4,7 @@ A message names Python arguments in backticks. The command line shows them as th
 """
 
 import difflib
+import errno
 import math
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,6 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_LINE = 2000
+FIXES = {
+    errno.EEXIST: "It is no folder: choose another path",
+    errno.ENOTDIR: "A part of this path is no folder: choose another path",
+    errno.EISDIR: "It is a folder: choose a file",
+    errno.ENAMETOOLONG: "Choose a shorter name",
+    errno.EMFILE: "Raise the limit of open files: ulimit -n",
+}
 
 
 class InputError(ValueError):
@@ -33,6 +41,16 @@ def unknown(kind: str, name: object, known: Iterable[str], *, hint: str = "") ->
     close = difflib.get_close_matches(str(name), known, n=1)
     nearest = f"; did you mean {close[0]}?" if close else "."
     return InputError(f"unknown {kind} {str(name)!r}{nearest} Known: {', '.join(known)}{hint}")
+
+
+def explained(error: OSError) -> str:
+    """An error of the operating system in one line: what it is about, and what to do next.
+
+    >>> explained(FileExistsError(errno.EEXIST, "File exists", "runs"))
+    'runs: File exists. It is no folder: choose another path.'
+    """
+    fix = FIXES.get(error.errno or 0, "Free space or fix access")
+    return f"{error.filename or 'the file system'}: {error.strerror or error}. {fix}."
 
 
 def tell(line: str) -> None:

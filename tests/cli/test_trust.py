@@ -108,6 +108,38 @@ def test_what_is_no_regular_file_is_not_waited_for(srepr, models, tmp_path):
         assert "is a pipe" in srepr(*words).complaint, words
 
 
+def test_a_model_or_checkpoint_that_is_a_pipe_is_not_waited_for(srepr, tmp_path):
+    pipe = tmp_path / "net.safetensors"
+    os.mkfifo(pipe)
+    np.save(tmp_path / "x.npy", np.eye(4))
+    for words in (
+        ["predict", pipe, tmp_path / "x.npy"],
+        ["evaluate", pipe, "--data", tmp_path / "x.npz"],
+        ["export", pipe, "--format", "safetensors", "-o", tmp_path / "model"],
+        ["import", pipe, "--source", "digits-lt", "--out", tmp_path / "run"],
+        ["train", "digits-lt", "--from", pipe, "--out", tmp_path / "run"],
+    ):
+        assert srepr(*words).complaint.startswith((f"{pipe} is a pipe", f"{pipe} is not a file")), words
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_output_that_is_no_file_is_refused_and_stays(srepr, models, tmp_path):
+    """A device, such as /dev/null, would be replaced by a file; so would /dev/stdout, a link to an open file."""
+    pipe, link = tmp_path / "rows.safetensors", tmp_path / "link.safetensors"
+    os.mkfifo(pipe)
+    link.symlink_to("/proc/self/fd/1")
+    np.save(tmp_path / "x.npy", np.eye(4))
+    model = models / "vectors.safetensors"
+    for out in (pipe, link, tmp_path):
+        answer = srepr("predict", model, tmp_path / "x.npy", "-o", out)
+        assert answer.complaint.startswith(f"{out} is no file. Choose the name of a file")
+    for out in (pipe, link):
+        answer = srepr("export", model, "--format", "safetensors", "-o", out)
+        assert answer.complaint.startswith(f"{out} is no file. Choose the name of a file")
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+
+
 def test_names_that_are_not_utf8_go_through_every_command(srepr, models, tmp_path):
     birds = write_images(
         tmp_path / "birds", *(f"{k}/{i}{NOT_UTF8}.png" for k in (NOT_UTF8, "[red]owl") for i in range(4))

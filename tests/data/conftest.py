@@ -2,12 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from PIL import Image
-
-# A busy machine is no failure.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -1,5 +1,6 @@
 import hashlib
 import io
+import os
 import re
 import tarfile
 import threading
@@ -183,6 +184,26 @@ def test_an_archive_that_is_not_whole_leaves_no_file_under_its_name(server, offi
     assert not list(tmp_path.rglob("*.bin"))
 
 
+@pytest.mark.parametrize("place", ["data", "data/cifar-100-binary", "data/cifar-100-binary.tar.gz.partial"])
+def test_what_stands_in_the_way_is_named(srepr, server, official, tmp_path, place):
+    """A file in the place of a folder, a pipe in the place of a file."""
+    (tmp_path / place).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / place)
+    complaint = srepr("data", "get", "cifar100-lt", "--data-dir", tmp_path / "data", "--url", server.url).complaint
+    fix = "is a pipe. Pass a regular file" if place.endswith("partial") else ": File exists. It is no folder: choose"
+    assert complaint.startswith(str(tmp_path / place))
+    assert fix in complaint
+
+
+def test_a_full_disk_is_named_and_the_download_goes_on(srepr, server, official, tmp_path, disk_full):
+    words = ("data", "get", "cifar100-lt", "--data-dir", tmp_path, "--url", server.url)
+    with disk_full(100_000):
+        complaint = srepr(*words).complaint
+    assert complaint == f"{tmp_path / 'cifar-100-binary.tar.gz.partial'}: File too large. Free space or fix access."
+    assert srepr(*words).code == 0
+    assert_complete(tmp_path / "cifar-100-binary")
+
+
 def test_what_the_server_says_is_passed_on(server, official, tmp_path):
     server.status = 404
     with pytest.raises(InputError, match="answers 404 Not Found"):
@@ -219,6 +240,13 @@ def test_a_download_without_an_end_stops_at_the_size_of_the_archive(server, offi
     with pytest.raises(InputError, match=rf"sends more than the {len(GOOD):,} bytes of the official archive"):
         get("cifar100-lt", tmp_path, url=server.url)
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= len(GOOD)
+
+
+def test_an_archive_that_was_unpacked_goes(server, official, tmp_path):
+    get("cifar100-lt", tmp_path, url=server.url)
+    (tmp_path / "cifar-100-binary.tar.gz.partial").write_bytes(GOOD)  # killed before it was deleted
+    assert_complete(get("cifar100-lt", tmp_path, url=server.url))
+    assert len(server.asked) == 1
 
 
 def test_what_was_left_of_something_larger_is_thrown_away(server, official, tmp_path):

@@ -52,11 +52,18 @@ def test_imagenet_lt_goes_through_every_command(srepr, imagenet, tmp_path_factor
     assert srepr(*words, "--out", run.with_name("bad")).complaint.startswith(complaint)
     answer = srepr(*words, "--skip-bad-images", "--out", run)
     assert (answer.code, f"skipped 1 bad images ({broken})" in answer.err) == (0, True)
-    assert srepr("retrain", run, "--method", "la", "--data-dir", root, "--workers", 0).code == 0
-    assert srepr("evaluate", run, "--data-dir", root, "--workers", 0).code == 0
+    where = ["--data-dir", root, "--workers", 0]
+    assert srepr("data", "show", "imagenet-lt", "--data-dir", root, "--skip-bad-images").code == 0
+    assert srepr("retrain", run, "--method", "la", "srepr", "--samples", 2, *where).code == 0
+    assert srepr("evaluate", run, *where).code == 0
+    assert srepr("analyze", run, "--samples", 2, *where).code == 0
+    assert srepr("report", run, "-o", run / "page.html", *where).code == 0
+    assert srepr("export", run, "--format", "safetensors", "-o", run / "model").code == 0
     answer = srepr("predict", run, root / "val", "--workers", 0, "-o", run / "out.csv")
     assert answer.code == 0
     rows = (run / "out.csv").read_text().splitlines()[1:]
     assert len(rows) == 9
     assert {row.split(",")[1] for row in rows} <= set(SYNSETS)
     assert srepr("predict", run, root / "train", "--workers", 0).complaint.startswith(complaint)
+    same = srepr("predict", run / "model.safetensors", root / "val", "--workers", 0)
+    assert same.out.splitlines() == (run / "out.csv").read_text().splitlines()

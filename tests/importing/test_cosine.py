@@ -27,7 +27,7 @@ def by_hand(features, weight, scales):
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 4), st.integers(0, 2**31))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_logits_are_the_mean_of_the_experts_cosines(experts, length, classes, seed):
     chance = np.random.default_rng(seed)
     features, weight = chance.normal(size=(3, experts * length)), chance.normal(size=(classes, experts * length))

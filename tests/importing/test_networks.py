@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -244,6 +245,12 @@ def damage(folder, what):
     elif what == "odd settings":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "architectures": 3}))
+    elif what == "huge":
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 1 << 24}))
+    elif what == "a pipe":
+        (folder / "tokenizer_config.json").unlink()
+        os.mkfifo(folder / "tokenizer_config.json")
     elif what == "images":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "architectures": ["ViTForImageClassification"]}))
@@ -257,9 +264,11 @@ def damage(folder, what):
         ("unknown network", "does not know the model_type 'my-own'"),
         ("no weights", "has no weights: neither model.safetensors nor pytorch_model.bin"),
         ("missing weights", "lacks the weights embeddings."),
-        ("malicious weights", "lacks the weights embeddings."),
+        ("malicious weights", "bert: the network is larger than the weights that are there. Fetch"),
         ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
         ("odd settings", "has settings that cannot be used (TypeError"),
+        ("huge", "bert network from its config.json (the network is larger than"),
+        ("a pipe", "tokenizer_config.json is a pipe. Pass a regular file"),
         ("images", "classifies images, and birds has texts"),
     ],
 )

@@ -13,7 +13,7 @@ def parts(data, sizes):
     return list(data.split(sizes))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     sizes=st.lists(st.integers(2, 9), min_size=1, max_size=6),
     offset=st.sampled_from([0.0, 1.0, 100.0]),

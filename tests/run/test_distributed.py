@@ -19,7 +19,7 @@ from srepr.storage.files import read_json
 
 # 331 % 22 = 1: of the last batch of a pass over everything, the second process has nothing.
 TRAIN_22 = ["train", "digits-lt", "--baseline", "--epochs", "6", "--batch-size", "22", "--checkpoint-minutes", "0"]
-PATIENCE = 300  # seconds; on an idle machine nothing here takes ten
+PATIENCE = 900  # seconds; on an idle machine nothing here takes ten
 
 
 def children(pid: int) -> list[int]:
@@ -116,10 +116,8 @@ def test_whichever_process_is_killed_the_run_ends_with_the_same_bits(tmp_path, t
     first, second = start_and_wait_for_progress(words, run)
     os.kill(second, signal.SIGKILL)
     _, err = first.communicate(timeout=PATIENCE)
-    assert "Traceback" not in err
-    if first.returncode != -signal.SIGKILL:  # Lightning, which looks every five seconds, may be faster than we are
-        assert first.returncode == 2
-        assert err.splitlines()[-1].startswith("srepr: a process of this run died")
+    assert (first.returncode, "Traceback" in err) == (2, False), err
+    assert err.splitlines()[-1].startswith("srepr: a process of this run died")
 
     first, second = start_and_wait_for_progress(words, run)
     first.kill()

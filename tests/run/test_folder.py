@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -23,6 +24,14 @@ def names(folder):
 
 
 settings = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2))
+
+
+@pytest.mark.parametrize(("freeze", "refused"), [("body", False), ("none", True)])
+def test_the_optimiser_of_a_frozen_body_does_not_matter(tmp_path, freeze, refused):
+    run = tmp_path / "run"
+    enter_run(run, {"freeze": freeze, "optim": {"name": "sgd", "lr": 0.1}}, FACTS)
+    with pytest.raises(InputError, match=r"`optim\.lr` was 0\.1, now 0\.2") if refused else nullcontext():
+        enter_run(run, {"freeze": freeze, "optim": {"name": "sgd", "lr": 0.2, "clip": 1.0}}, FACTS)
 
 
 @given(old=settings, new=settings, inner=st.tuples(settings, settings))

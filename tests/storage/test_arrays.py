@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import threading
 from functools import partial
 
 import numpy as np
@@ -157,6 +158,27 @@ def test_killed_half_way_the_half_is_not_used(tmp_path):
     assert not is_there(ArrayFolder(tmp_path))
     write(ArrayFolder(tmp_path))
     assert is_there(ArrayFolder(tmp_path))
+
+
+@pytest.mark.parametrize("parts", [(4, 6), (0, 10), (10, 0), (3, 3, 4)])
+def test_several_processes_write_one_array(tmp_path, parts):
+    """Threads stand for the processes: each writes its rows, some none."""
+    meet = threading.Barrier(len(parts)).wait
+
+    def part(rank):
+        arrays = ArrayFolder(tmp_path, rank=rank, meet=meet)
+        first = sum(parts[:rank])
+        with arrays.write([ABOUT], first) as (append,):
+            for row in VALUES[first : first + parts[rank]]:
+                append(row[None])
+
+    threads = [threading.Thread(target=part, args=(rank,)) for rank in range(len(parts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert is_there(ArrayFolder(tmp_path))
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_two_processes_at_once_do_not_confuse_each_other(tmp_path):

@@ -50,7 +50,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(0, pickle.HIGHEST_PROTOCOL))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_plain_data_reads_as_pickle_reads_it(value, protocol):
     assert Machine(**MACHINE).read(io.BytesIO(pickle.dumps(value, protocol))) == value
 
@@ -380,7 +380,7 @@ SAVED = {kind: saved(kind) for kind in ("zip", "legacy", "safetensors")}
 
 @pytest.mark.parametrize("kind", SAVED)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_changed_checkpoint_is_refused_in_one_line_or_read(tmp_path_factory, kind, data):
     """Bytes changed, cut out or repeated anywhere in the file."""
     content = bytearray(SAVED[kind])
@@ -402,7 +402,7 @@ PROGRAM = tensor(storage()) + pickle.dumps({"a": [1, (2.5, "x")], "b": Foreign("
 
 
 @given(st.lists(st.tuples(st.integers(0, len(PROGRAM) - 1), st.integers(0, 255)), min_size=1, max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_broken_programs_end_in_one_line_or_in_data(tmp_path_factory, changes):
     program = bytearray(PROGRAM)
     for position, byte in changes:

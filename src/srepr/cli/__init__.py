@@ -29,7 +29,7 @@ from srepr.cli.report import ReportCommand
 from srepr.cli.reproduce import ReproduceCommand
 from srepr.cli.retrain import RetrainCommand
 from srepr.cli.train import TrainCommand, train_default
-from srepr.errors import InputError, check, tell, unknown
+from srepr.errors import InputError, check, explained, tell, unknown
 
 USAGE = """usage: srepr COMMAND ...
 
@@ -90,7 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        return complain(f"{error.filename or 'the file system'}: {error.strerror or error}. Free space or fix access.")
+        return complain(explained(error))
     except KeyboardInterrupt:
         complain("stopped. The same command resumes from the last checkpoint.")
         return 130

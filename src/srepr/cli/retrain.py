@@ -61,12 +61,14 @@ class RetrainCommand:
 
     def run(self) -> None:
         """Re-train, then print the table."""
+        from srepr.run.folder import read_settings
         from srepr.run.team import open_team
 
         if self.name and len(self.method) > 1:
             raise InputError("`name` is for one method. Leave it out, or give one `method`.")
         if self.distill and self.no_distill:
             raise InputError("`distill` and `no_distill` exclude each other. Leave one of them out.")
+        read_settings(self.run_folder)  # no process is started for a folder that is not there
         with open_team(self.devices) as team:
             self.retrain(team)
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tarfile
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable
+from gzip import BadGzipFile
 from http.client import HTTPException
 from pathlib import Path
 
 from srepr.data.cifar_files import LAYOUTS, Layout
 from srepr.data.sources import catalogue
 from srepr.errors import InputError, check
+from srepr.storage.files import naming
+from srepr.storage.outside import check_regular
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes downloaded so far and the total, which is None if the server does not send it."""
@@ -45,9 +50,10 @@ def get(
         )
     layout = LAYOUTS[name]
     folder = Path(data_dir) / layout.folder
-    if not force and all((folder / file).is_file() for file in (*layout.train, *layout.test)):
-        return folder
     archive = Path(data_dir) / f"{layout.folder}.tar.gz.partial"
+    if not force and all((folder / file).is_file() for file in (*layout.train, *layout.test)):
+        archive.unlink(missing_ok=True)  # a command that was cut short has left it
+        return folder
     archive.parent.mkdir(parents=True, exist_ok=True)
     _download(url or layout.url, archive, layout.size, progress)
     _verify(archive, layout.md5)
@@ -56,12 +62,15 @@ def get(
     return folder
 
 
-def _download(url: str, partial: Path, size: int, progress: Progress | None) -> None:
+def _download(url: str, archive: Path, size: int, progress: Progress | None) -> None:
     if not url.startswith(("https://", "http://")):
         raise InputError(f"{url} is not a download URL. It must start with https:// or http://")
-    done = partial.stat().st_size if partial.exists() else 0
+    done = 0
+    if os.path.lexists(archive):
+        check_regular(archive, archive.lstat())
+        done = archive.stat().st_size
     if done > size:  # what is there is something else
-        partial.unlink()
+        archive.unlink()
         done = 0
     mirror = "Try again, or pass a mirror with `url`"
     try:
@@ -70,11 +79,13 @@ def _download(url: str, partial: Path, size: int, progress: Progress | None) -> 
             if response.status != 206:
                 done = 0  # the server cannot resume and sends everything
             total = None if response.length is None else done + response.length
-            with partial.open("ab" if done else "wb") as out:
+            with archive.open("ab" if done else "wb") as out:
                 while chunk := response.read(_CHUNK):
                     done += len(chunk)
                     check(done <= size, f"{url} sends more than the {size:,} bytes of the official archive. {mirror}")
-                    out.write(chunk)
+                    with naming(archive):
+                        out.write(chunk)
+                        out.flush()
                     if progress:
                         progress(done, total)
     except urllib.error.HTTPError as error:
@@ -84,6 +95,8 @@ def _download(url: str, partial: Path, size: int, progress: Progress | None) -> 
     except InputError:
         raise
     except (OSError, HTTPException, ValueError) as error:  # a malformed address or answer is a ValueError
+        if isinstance(error, OSError) and error.filename is not None:  # the fault of the disk
+            raise
         raise InputError(f"the download of {url} was interrupted: {error}. Run the same command to resume") from error
     if total is not None and done < total:
         raise InputError(
@@ -119,12 +132,15 @@ def _unpack(archive: Path, folder: Path, layout: Layout) -> None:
                         f"{member.name} in the archive is not a regular file, or is too large. Download it again"
                     )
                 partial = wanted[member.name].with_suffix(".partial")
+                partial.unlink(missing_ok=True)  # it may be a link to another place
                 content = tar.extractfile(member)
                 assert content is not None
-                with partial.open("wb") as out:
+                with naming(partial), partial.open("wb") as out:
                     shutil.copyfileobj(content, out)
+                    out.flush()
+                    os.fsync(out.fileno())
                 unpacked[partial] = wanted[member.name]
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, BadGzipFile) as error:
         raise InputError(f"{archive} cannot be unpacked: {error}. Delete it and fetch it again") from error
     missing = set(wanted.values()) - set(unpacked.values())
     if missing:

@@ -30,7 +30,7 @@ from srepr.errors import InputError
 from srepr.run.checkpoints import save_classifier
 from srepr.run.folder import load_run_data
 from srepr.run.load import load
-from srepr.storage.files import plain, write_json, write_text, write_whole
+from srepr.storage.files import check_output, plain, write_json, write_text, write_whole
 
 Format = Literal["safetensors", "torch", "onnx"]
 SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torch": ".pt2", "onnx": ".onnx"}
@@ -110,13 +110,12 @@ def export(
     about = classifier.description
     if prior is not None:
         classifier = classifier.with_prior(read_prior(prior, about))
-    if not out.parent.is_dir():
-        raise InputError(f"{out.parent} is not a folder. Make it, or choose another `out`.")
     if opset is not None and form != "onnx":
         raise InputError("`opset` is for the format onnx. Leave it out.")
     out = out if out.suffix == SUFFIXES[form] else out.with_name(out.name + SUFFIXES[form])
     if out == path:
         raise InputError(f"{out} is the model itself. Choose another `out`.")
+    check_output(out)
     facts = plain(gather(path, head, classifier))
     facts["model_card"] = card = model_card(facts)
     page, note = out.with_suffix(".md"), out.with_suffix(".json")

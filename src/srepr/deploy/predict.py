@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Literal, TextIO
 
 from srepr.classifier import Row
-from srepr.errors import InputError
-from srepr.storage.files import no_formula, plain, write_whole
+from srepr.storage.files import check_output, no_formula, plain, write_whole
 
 Format = Literal["csv", "jsonl"]
 
@@ -43,7 +42,6 @@ def write_rows(rows: Iterable[Row], names: Sequence[str], out: Path | None, form
 
     if out is None:
         write(sys.stdout)
-    elif out.parent.is_dir():
-        write_whole(out, write_file)
     else:
-        raise InputError(f"{out.parent} is not a folder. Make it, or choose another `out`.")
+        check_output(out)
+        write_whole(out, write_file)

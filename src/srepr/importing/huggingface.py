@@ -35,8 +35,8 @@ from srepr.models.huggingface import (
     library,
     transformer,
 )
+from srepr.models.size import no_larger_than
 from srepr.models.split import find_classifier
-from srepr.run.checkpoints import LARGEST_SIZE, _integers, _no_larger_than
 from srepr.run.description import Start
 from srepr.storage.outside import check_regular, parse_json, read_text
 from srepr.storage.reader import read, shown
@@ -214,17 +214,14 @@ def filled(
     if task == "text":
         trial = encode(tokenizer(about.tokenizer, about.shape[0]), TRIAL)
         options |= {"pooling": text_pooling(folder), "length": about.shape[0]}
-    largest = max(_integers(options["config"]), default=0)
-    if largest > LARGEST_SIZE:
-        raise InputError(f"{folder / 'config.json'} has the number {largest:.3g}, which is no size. Fetch it again.")
     try:
-        with _no_larger_than(tensors):
+        with no_larger_than(tensors, options["config"]):
             if not is_classifier(config, task):
                 options |= encoder_options(transformer(config, classes, task).eval(), tensors, trial, task)
             network = huggingface(classes, **options).eval()
         classifier = find_classifier(network, trial)
-    except InputError:
-        raise
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
     except Exception as error:  # of the code of a network that is not meant for this
         reason = " ".join(str(error).split())[:200]
         raise InputError(f"{folder} cannot be run on {task}s ({reason}). Choose another `network`.") from None

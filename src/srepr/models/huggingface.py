@@ -158,4 +158,6 @@ def transformer(config: Mapping[str, Any], classes: int, task: Task) -> Any:
         return auto.from_config(settings).float()
     except Exception as error:  # every network has its own ideas of a bad config
         reason = " ".join(str(error).split())[:200]
-        raise InputError(f"transformers cannot build a {kind} network from this config.json: {reason}") from None
+        raise InputError(
+            f"transformers cannot build a {kind} network from its config.json ({reason}). Fetch it again."
+        ) from None

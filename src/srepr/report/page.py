@@ -20,7 +20,7 @@ from srepr.metrics import COLUMNS
 from srepr.report.content import describe_run
 from srepr.run.classifiers import open_run
 from srepr.run.folder import sole_writer
-from srepr.storage.files import plain, write_text
+from srepr.storage.files import check_output, plain, write_text
 
 SCRIPTS = ("tools.js", "chart.js", "classes.js", "plots.js", "page.js")
 
@@ -45,6 +45,7 @@ def write_report(
             described.append({"name": name, **describe_run(run, head=head, dispersion=dispersion)})
     page = render(described)
     out.parent.mkdir(parents=True, exist_ok=True)
+    check_output(out)
     write_text(out, page)
     return [run["verdict"] for run in described]
 

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.nn.parameter import is_lazy
 
 from srepr import heads
 from srepr.classifier import Classifier
@@ -26,6 +23,7 @@ from srepr.errors import InputError
 from srepr.models import build
 from srepr.models.cosine import Cosine
 from srepr.models.function import is_function
+from srepr.models.size import no_larger_than
 from srepr.models.split import swap
 from srepr.posterior import Posterior
 from srepr.run.schema import Exported, read_entry
@@ -34,8 +32,6 @@ from srepr.storage.tensors import below, load_metadata, load_tensors, save_tenso
 
 LARGEST_INPUT = 1 << 26
 """Numbers of one input: an image of 4096 x 4096 pixels."""
-LARGEST_SIZE = 1 << 24
-"""Of a layer, or of a number of layers."""
 
 
 def build_network(about: About) -> nn.Module:
@@ -227,34 +223,12 @@ def read_about(path: Path, metadata: Mapping[str, str]) -> About:
     return about
 
 
-@contextmanager
-def _no_larger_than(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Refuse, within the block, to build a network with more parameters, or larger ones, than there are tensors."""
-    # With some room: layers may be replaced while a network is built, and a head takes the classifier's place.
-    tensors_left, numbers_left = 2 * len(tensors) + 64, 4 * sum(map(Tensor.numel, tensors.values())) + 65536
-
-    def count(_module: nn.Module, _name: str, parameter: nn.Parameter | None) -> None:
-        nonlocal tensors_left, numbers_left
-        if parameter is not None and not is_lazy(parameter):
-            tensors_left, numbers_left = tensors_left - 1, numbers_left - parameter.numel()
-            if min(tensors_left, numbers_left) < 0:
-                raise InputError("it is larger than the file")
-
-    hook = register_module_parameter_registration_hook(count)
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
 def _built(path: Path, about: About, tensors: Mapping[str, Tensor]) -> nn.Module:
     """The network of a file's description, built in vain for at most the size of the file."""
     if is_function(about.network):
         return build_network(about)  # code of the user, who knows how large its network is
     try:
-        if any(size > LARGEST_SIZE for size in _integers(about.options)):
-            raise InputError("it is larger than the file")
-        with _no_larger_than(tensors):
+        with no_larger_than(tensors, about.options):
             network = build_network(about)
     except InputError as error:
         raise InputError(f"{path} does not hold the {about.network[:60]} that it describes: {error}") from None
@@ -263,15 +237,6 @@ def _built(path: Path, about: About, tensors: Mapping[str, Tensor]) -> nn.Module
         raise InputError(f"{path} does not hold the {about.network[:60]} that it describes: {reason}") from None
     _layer(path, network, about)
     return network
-
-
-def _integers(options: Any) -> Iterator[int]:
-    """The whole numbers in the options of a network."""
-    if isinstance(options, dict | list):
-        for value in options.values() if isinstance(options, dict) else options:
-            yield from _integers(value)
-    elif isinstance(options, int):
-        yield options
 
 
 def _layer(path: Path, network: nn.Module, about: About) -> nn.Module:

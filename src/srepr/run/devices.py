@@ -27,6 +27,7 @@ from srepr import __version__
 from srepr.config import Machine
 from srepr.errors import InputError
 from srepr.models.hardware import compile_failure
+from srepr.run.heartbeat import DEAD
 
 BF16_TRIAL = """
 import torch
@@ -108,6 +109,20 @@ def open_fabric(machine: Machine) -> Fabric:
     return fabric
 
 
+def launch(fabric: Fabric) -> list[subprocess.Popen[bytes]]:
+    """Start the other processes if nobody has; those that this one has started.
+
+    Lightning would end this process without a word if one of them failed. `heard_by_all` says so.
+
+    >>> launch(open_fabric(Machine(accelerator="cpu")))
+    []
+    """
+    fabric.launch()
+    watched = getattr(fabric.strategy.launcher, "procs", [])
+    started, watched[:] = [*watched], []
+    return started
+
+
 def process_rank() -> int:
     """Rank of this process, from the launcher's environment before launch; 0 without a launcher."""
     return int(getattr(rank_zero_only, "rank", 0))
@@ -140,10 +155,7 @@ def failing_together(run: Path) -> Iterator[None]:
             raise
         if not leads:
             sys.exit(1)
-        gone = (
-            "a process of this run died; it may have been killed. The same command resumes from the last checkpoint."
-        )
-        raise InputError(note.read_text() if note.exists() else gone) from None
+        raise InputError(note.read_text() if note.exists() else DEAD) from None
 
 
 def bf16_failure() -> str:

@@ -94,8 +94,9 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
     """Start a run folder, or enter one that was started with the same settings and data.
 
     `settings` determine the result: if they differ from those in the folder, the run is refused and the difference is
-    named; only the number of processes may change. Other data, recognised by the fingerprint in `facts["examples"]`,
-    are refused too. The other facts (provenance, file locations) stay as they were when the run began.
+    named; only the number of processes may change, and the optimiser of a frozen body. Other data, recognised by the
+    fingerprint in `facts["examples"]`, are refused too. The other facts (provenance, file locations) stay as they were
+    when the run began.
     """
     config = path / "config.json"
     wanted = plain(settings)
@@ -105,14 +106,16 @@ def enter_run(path: Path, settings: Mapping[str, Any], facts: Mapping[str, Any])
         create_folder(path)
         write_json(config, {"format": FORMAT, "settings": wanted, **facts})
         return
+    began = read_settings(path)
+    # Another number of processes has the same batches; only rounding, or BatchNorm by process, differs. A frozen body
+    # is not optimised.
+    free = ("devices", "num_nodes", "optim") if wanted.get("freeze") == "body" else ("devices", "num_nodes")
+    wanted |= {name: began[name] for name in free if name in began}
     # A setting that the version which began the run did not have was at its default, and nothing was frozen.
     usual = {
         name: value for name, value in flatten(plain(asdict(Train(source="")))).items() if name in flatten(wanted)
     }
     usual |= {name: value for name, value in {"freeze": "none", "sync_batchnorm": False}.items() if name in wanted}
-    began = read_settings(path)
-    # Another number of processes has the same batches; only rounding, or BatchNorm by process, differs.
-    wanted |= {name: began[name] for name in ("devices", "num_nodes") if name in began}
     changed = differences({**usual, **flatten(began)}, wanted)
     if changed:
         raise InputError(

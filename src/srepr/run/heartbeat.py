@@ -2,33 +2,37 @@
 
 Each process counts up a number in the store of torch.distributed every few seconds. If that of another one stands
 still for longer than `PATIENCE`, or the store does not answer, the run is over for this process: a collective
-operation would wait for half an hour.
+operation would wait for half an hour. It is over as well if a process that this one has started fails.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from srepr.errors import tell
+
+if TYPE_CHECKING:
+    from subprocess import Popen
+
 EVERY, PATIENCE = 2.0, 30.0  # seconds
 DONE = "done"
-LOST = (
-    "srepr: another process of this run does not answer; its host may be cut off. The same command resumes from the"
-    " last checkpoint."
-)
+LOST = "another process of this run does not answer; its host may be cut off. The same command continues the run."
+DEAD = "a process of this run died; it may have been killed. The same command continues the run."
 
 
 @contextmanager
-def heard_by_all(rank: int, processes: int) -> Iterator[None]:
+def heard_by_all(rank: int, processes: int, started: Sequence[Popen[bytes]] = ()) -> Iterator[None]:
     """Within the block, end this process with exit code 2 and one line if another one does not answer any more.
+
+    The same goes for a process that this one has `started`, and that has failed without the block noticing it.
 
     >>> with heard_by_all(rank=0, processes=1):
     ...     pass
@@ -45,7 +49,7 @@ def heard_by_all(rank: int, processes: int) -> Iterator[None]:
     talking = threading.Thread(target=talk, args=(store, rank, heard, ended), daemon=True)
     talking.start()
     # A question to a host that is cut off may never return, so another thread looks at the clock.
-    threading.Thread(target=watch, args=(rank, heard, ended), daemon=True).start()
+    threading.Thread(target=watch, args=(rank, heard, started, ended), daemon=True).start()
     try:
         yield
     finally:
@@ -68,10 +72,16 @@ def talk(store: Any, rank: int, heard: dict[int, tuple[str, float]], ended: thre
         store.set(f"srepr/{rank}", DONE)
 
 
-def watch(rank: int, heard: dict[int, tuple[str, float]], ended: threading.Event) -> None:
-    """End the process if nothing was heard of another one for too long."""
+def watch(
+    rank: int, heard: dict[int, tuple[str, float]], started: Sequence[Popen[bytes]], ended: threading.Event
+) -> None:
+    """End the process if nothing was heard of another one for too long, or one that it has started has failed."""
+    failed_before = False
     while not ended.wait(EVERY):
-        if any(time.monotonic() - last > PATIENCE for _, last in heard.values()):
+        failed = any(process.poll() for process in started)
+        lost = any(time.monotonic() - last > PATIENCE for _, last in heard.values())
+        if lost or (failed and failed_before):  # the block had time to say it better
             if int(os.environ.get("LOCAL_RANK", rank)) == 0:
-                print(LOST, file=sys.stderr, flush=True)
+                tell(LOST if lost else DEAD)
             os._exit(2)
+        failed_before = failed

@@ -24,9 +24,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from srepr.config import Machine, Retrain
-from srepr.errors import InputError
+from srepr.errors import InputError, explained
 from srepr.features import Array, NetworkFeatures, Source
-from srepr.run.heartbeat import heard_by_all
+from srepr.run.heartbeat import DEAD, heard_by_all
 from srepr.storage.arrays import ArrayFolder
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 LAUNCHERS = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS")
 LOOK_EVERY = 0.05  # seconds
 FAREWELL = 5.0  # seconds that the others leave the first to speak: a launcher ends all when one has failed
-GONE = "a process of this run died; it may have been killed. The same command continues with the features made so far."
 
 
 @dataclass
@@ -106,7 +105,7 @@ class Team:
             failure = json.loads(self.store.get("failure"))
             raise (RuntimeError if failure["bug"] else InputError)(failure["words"])
         elif any(process.poll() for process in self.started):
-            raise InputError(GONE)
+            raise InputError(DEAD)
 
     def wait(self, happened: Callable[[], bool]) -> None:
         """Wait, but not for a process that has ended."""
@@ -159,21 +158,20 @@ def open_team(devices: int = 1) -> Iterator[Team]:
     if machine.devices == 1 and not any(name in os.environ for name in LAUNCHERS):
         yield Team()
         return
-    from srepr.run.devices import as_launched, open_fabric  # Lightning takes a second to import
+    from srepr.run.devices import as_launched, launch, open_fabric  # Lightning takes a second to import
 
     machine = as_launched(machine)
     if machine.devices * machine.num_nodes == 1:
         yield Team()
         return
     fabric = open_fabric(machine)
-    fabric.launch()
+    started = launch(fabric)
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
     common: Any = _get_default_store()
     store = PrefixStore("srepr/retrain", common.clone())
-    started = getattr(fabric.strategy.launcher, "procs", ())
     team = Team(fabric.global_rank, fabric.world_size, store, started)
-    with heard_by_all(team.rank, team.world_size), leading(team) if team.leads else following(team):
+    with heard_by_all(team.rank, team.world_size, started), leading(team) if team.leads else following(team):
         yield team
 
 
@@ -192,7 +190,7 @@ def leading(team: Team) -> Iterator[None]:
         raise
     except dist.DistError:
         code = 2
-        raise InputError(GONE) from None
+        raise InputError(DEAD) from None
     finally:
         with suppress(dist.DistError):
             team.store.set("end", str(code))
@@ -229,9 +227,9 @@ def telling(team: Team) -> Iterator[None]:
     except BaseException as error:
         bug, words = False, str(error)
         if isinstance(error, OSError):
-            words = f"{error.filename or 'the file system'}: {error.strerror or error}. Free space or fix access."
+            words = explained(error)
         elif isinstance(error, KeyboardInterrupt):
-            words = GONE
+            words = DEAD
         elif not isinstance(error, InputError):
             bug, words = True, f"{type(error).__name__}: {error}"
         team.store.set("failure", json.dumps({"bug": bug, "words": words}))

@@ -40,7 +40,7 @@ from srepr.representation import EXPLODED, Batch, Diverged, Epoch, Learner, desc
 from srepr.run import folder
 from srepr.run.checkpoints import build_network, save_model, save_posterior
 from srepr.run.description import Start, check_sizes, data_options, describe, suited
-from srepr.run.devices import as_launched, failing_together, open_fabric, process_rank
+from srepr.run.devices import as_launched, failing_together, launch, open_fabric, process_rank
 from srepr.run.estimate import announce
 from srepr.run.evaluate import measure_network, on_parts
 from srepr.run.folder import STAGE_1
@@ -104,8 +104,8 @@ def train(
         (out / "state").mkdir(exist_ok=True)
     with folder.sole_writer(out) if leads else nullcontext():
         if not (out / "results.json").exists():
-            fabric.launch()
-            with failing_together(out), heard_by_all(fabric.global_rank, fabric.world_size):
+            started = launch(fabric)
+            with failing_together(out), heard_by_all(fabric.global_rank, fabric.world_size, started):
                 try:
                     run_branches(settings, about, data, machine, fabric, out, given, quiet=quiet)
                 except Diverged as error:

@@ -23,7 +23,7 @@ import xxhash
 
 from srepr.errors import InputError
 from srepr.storage import checksums
-from srepr.storage.files import plain, read_json, write_text
+from srepr.storage.files import naming, plain, read_json, write_text
 
 Array = npt.NDArray[Any]
 Description = Mapping[str, Any]
@@ -56,7 +56,7 @@ class ArrayFolder:
         if folder is None:
             self._temporary = tempfile.TemporaryDirectory()
             folder = Path(self._temporary.name)
-        self.folder, self.beside, self.rank, self.meet = folder, beside, rank, meet
+        self.folder, self.beside, self.leads, self.meet = folder, beside, rank == 0, meet
 
     def read(self, about: Description, dtype: npt.DTypeLike) -> Array | None:
         """The array with that description, flat and mapped; None if there is none, or if it is not as written."""
@@ -85,11 +85,10 @@ class ArrayFolder:
 
         Of several processes, each appends its own rows, from the row `first` on.
         """
-        leads, together = self.rank == 0, self.meet is not None
-        writer = "shared" if together else os.getpid()
+        writer = os.getpid() if self.meet is None else "shared"
         unfinished = [self.folder / f".{_name(about)}.{writer}.partial" for about in abouts]
-        with ExitStack() as stack:
-            if leads:
+        with naming(self.folder), ExitStack() as stack:
+            if self.leads:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 for path in unfinished:
                     stack.callback(path.unlink, missing_ok=True)
@@ -105,10 +104,10 @@ class ArrayFolder:
                 os.fsync(file.fileno())
             if self.meet is not None:
                 self.meet()
-            for about, each, written in zip(abouts, growing, unfinished, strict=True) if leads else ():
+            for about, each, written in zip(abouts, growing, unfinished, strict=True) if self.leads else ():
                 path = self.folder / _name(about)
                 written.replace(path)
-                checksum = _checksum_now(path) if together else each.digest.hexdigest()
+                checksum = each.digest.hexdigest() if self.meet is None else _checksum_now(path)
                 note = {**about, "bytes": path.stat().st_size, "checksum": checksum}
                 write_text(path.with_suffix(".json"), json.dumps(plain(note), indent=2) + "\n")
 

@@ -13,7 +13,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,20 +37,36 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
             left.unlink(missing_ok=True)
     temporary.unlink(missing_ok=True)  # of another process of this number, or a link to another place
     try:
-        write(temporary)
-        with temporary.open("rb+") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException as error:
+        with naming(path):
+            write(temporary)
+            with temporary.open("rb+") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno and error.filename is None:
-            error.filename = str(path)  # a full disk does not say which file
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Let errors of the operating system name the file or folder: a full disk does not say which.
+
+    >>> with naming(Path("big.bin")):
+    ...     raise OSError(28, "No space left on device")
+    Traceback (most recent call last):
+    OSError: [Errno 28] No space left on device: 'big.bin'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno and error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 def _is_alive(process: str) -> bool:
@@ -181,6 +198,20 @@ def as_written(cell: str) -> str:
     ['=1+1', "'@wren", "'tis"]
     """
     return cell[1:] if cell.startswith("'") and re.match(_FORMULA, cell) else cell
+
+
+def check_output(path: Path) -> None:
+    """Raise an InputError unless a file can be at the path that a user chose: a device would be replaced.
+
+    >>> check_output(Path("/dev/null"))
+    Traceback (most recent call last):
+    srepr.errors.InputError: /dev/null is no file. Choose the name of a file with `out`.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"{path.parent} is not a folder. Make it, or choose another `out`.")
+    is_open = path.is_symlink() and str(path.readlink()).startswith("/proc/")  # as /dev/stdout
+    if is_open or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is no file. Choose the name of a file with `out`.")
 
 
 def create_folder(path: Path) -> None:
