@@ -97,7 +97,7 @@ def _held_out(head: nn.Module, choice: Choice, held: EpochFeatures | None) -> He
     """What the head says about the validation features, or what was said in the cross-validation."""
     if held is None:
         return Held(choice.score.logits, choice.score.labels)
-    labels = torch.from_numpy(held.labels)
+    labels = torch.tensor(held.labels)
     with torch.no_grad():
         return Held(torch.cat([head(held.batch(part)[1]) for part in chunks(len(labels))]), labels)
 
