@@ -18,7 +18,11 @@ from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
 from srepr.data.workers import batches
+from srepr.decisions import conformal, prior
+from srepr.decisions.conformal import Thresholds
+from srepr.decisions.costs import Costs, expected_costs
 from srepr.decisions.held import Held
+from srepr.decisions.prior import PriorEstimate
 from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
 from srepr.objective import LARGEST_EXPONENT
@@ -149,19 +153,28 @@ class Classifier(nn.Module):
         return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
 
     def rows(
-        self, inputs: Unlabelled, *, top: int = 1, batch_size: int = 64, workers: int = 0, quiet: bool = True
+        self,
+        inputs: Unlabelled,
+        *,
+        top: int = 1,
+        thresholds: Thresholds | None = None,
+        costs: Costs | None = None,
+        batch_size: int = 64,
+        workers: int = 0,
+        quiet: bool = True,
     ) -> Iterator[Row]:
         """A row for each input, in order, as soon as it is known; the numbers have six digits.
 
-        The uncertainty is the mutual information, the precision that of the Dirichlet. Images that were skipped are
-        reported at the end.
+        The uncertainty is the mutual information, the precision that of the Dirichlet. With `thresholds`, there is the
+        set of labels, the most probable first; with `costs`, the decision of the least expected cost. Images that were
+        skipped are reported at the end.
         """
         classes = len(inputs.examples.class_names)
         if not 1 <= top <= classes:
             raise InputError(f"`top` is {top}: it must lie in 1 .. {classes}, the number of classes.")
         if batch_size < 1:
             raise InputError(f"`batch_size` is {batch_size}: at least 1 is needed.")
-        return self._rows(inputs, top, batch_size, workers, quiet)
+        return self._rows(inputs, top, thresholds, costs, batch_size, workers, quiet)
 
     def _rows(self, inputs: Unlabelled, top: int, batch_size: int, workers: int, quiet: bool) -> Iterator[Row]:
         names, examples = inputs
