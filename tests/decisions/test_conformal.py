@@ -188,7 +188,9 @@ def test_sets_of_all_labels_are_never_silent():
     p, y = drawn(SHARES, 4, seed=6)
     found = calibrate(p, y, 0.9, "marginal")
     assert found.minimum == (0, 0, 0, 0)
-    assert found.note == "Every set has all labels: 4 held-out examples are too few for a coverage of 0.9, which takes 9."
+    assert (
+        found.note == "Every set has all labels: 4 held-out examples are too few for a coverage of 0.9, which takes 9."
+    )
 
 
 def test_a_class_that_is_always_missed_has_the_threshold_0_and_borrows_nothing():

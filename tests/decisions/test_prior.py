@@ -1,4 +1,4 @@
-"""The estimated class shares: against the maximum itself, closed forms, exactly calibrated data; and the test of shift."""
+"""The estimated class shares: against the maximum itself and exactly calibrated data; the test of label shift."""
 
 import json
 from dataclasses import asdict
@@ -158,7 +158,9 @@ def test_the_intervals_contain_the_truth_about_as_often_as_they_say():
 def test_label_shift_is_told_from_another_shift():
     """Under label shift a p-value at most 0.05 is rare. Noise in the inputs is not explained by any class shares."""
     held = drawn([0.6, 0.3, 0.1], 600, seed=100)
-    values = [estimate_prior(drawn([0.1, 0.2, 0.7], 200, seed=s)[0], held=held, resamples=1).p_value for s in range(30)]
+    values = [
+        estimate_prior(drawn([0.1, 0.2, 0.7], 200, seed=s)[0], held=held, resamples=1).p_value for s in range(30)
+    ]
     assert np.mean(np.array(values) <= 0.05) <= 0.2
     blurred = adjusted(drawn([0.1, 0.2, 0.7], 200, seed=1)[0] ** 0.2, EVEN)
     found = estimate_prior(blurred, held=held, resamples=1)

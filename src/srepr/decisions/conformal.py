@@ -127,13 +127,14 @@ def calibrate(
     check(0 < bandwidth < math.inf, f"`bandwidth` is {bandwidth}: it must be a finite number above 0")
     if form not in FORMS:
         raise unknown("form of sets", form, FORMS)
+    shares = None if prior is None else as_shares(prior, "prior", classes)
+    never = torch.zeros(classes, dtype=torch.bool) if shares is None else shares == 0
     e = torch.ones(classes, dtype=torch.float64)
     if expects is not None and form != "marginal":
-        e = as_shares(expects, "expects", classes)
+        e = as_shares(expects, "expects", classes).where(~never, e)
         check(bool((e > 0).all()), "`expects` has a class with the share 0: give every class a share above 0")
     numbers = torch.bincount(y, minlength=classes).double()
     f = numbers if counts is None else as_shares(counts, "counts", classes)
-    shares = None if prior is None else as_shares(prior, "prior", classes)
 
     scores, order = (p.gather(1, y[:, None])[:, 0] / e[y]).sort(descending=True)
     y = y[order]
@@ -157,7 +158,8 @@ def calibrate(
             t = torch.where(own >= 0, own, torch.minimum((1 - tau) * t, least))
 
     minimum = t * e * (1 - 1e-15)  # a little lower: rounding must not leave out an example at the threshold
-    borrowed, always = (mask.nonzero().flatten().tolist() for mask in (poor, minimum == 0))
+    minimum[never] = 1.0  # such a class has the probability 0
+    borrowed, always = (mask.nonzero().flatten().tolist() for mask in (poor & ~never, minimum == 0))
     names = [str(k) for k in range(classes)] if class_names is None else list(class_names)
     source = "from classes of similar frequency" if form == "fuzzy" else f"{1 - tau:g} times the threshold of all"
     note = _note(coverage, held, source, [names[k] for k in borrowed], [names[k] for k in always], classes)
@@ -186,15 +188,15 @@ def _quantiles_of_each(
     The kernel has the positions f and the variances v of the classes; without it, a class counts for itself only.
     """
     own, least = torch.empty(2, classes, dtype=torch.float64)
-    for some in torch.split(torch.arange(classes), max(1, CELLS // max(len(y), classes))):
+    for few in torch.split(torch.arange(classes), max(1, CELLS // max(len(y), classes))):
         if kernel is None:
-            weights = (y == some[:, None]).double()
+            weights = (y == few[:, None]).double()
         else:
             f, v = kernel
-            weights = torch.exp(-((f - f[some, None]) ** 2) / (2 * v[some, None]))[:, y]
-        one = torch.ones(len(some), 1, dtype=torch.float64)
-        own[some] = _quantiles(scores, weights, one, coverage)[:, 0]
-        least[some] = _quantiles(scores, weights, 0 * one, 1.0)[:, 0].where(weights.any(1), torch.tensor(math.inf))
+            weights = torch.exp(-((f - f[few, None]) ** 2) / (2 * v[few, None]))[:, y]
+        one = torch.ones(len(few), 1, dtype=torch.float64)
+        own[few] = _quantiles(scores, weights, one, coverage)[:, 0]
+        least[few] = _quantiles(scores, weights, 0 * one, 1.0)[:, 0].where(weights.any(1), torch.tensor(math.inf))
     return own, least
 
 

@@ -12,15 +12,16 @@ bbse   L_ik = P(predicted label of x_i | truth k), the confusion matrix of the h
        C q = mu, mu being the shares of the predicted labels, has no negative share, this is it (Lipton et al.,
        Detecting and Correcting for Label Shift with Black Box Predictors, 2018); else it is the nearest in likelihood.
 
-Both are maximised by EM, q_k <- (sum_i r_ik + c e_k K) / (n + c K) with r_ik = q_k L_ik / sum_j q_j L_ij: each class
-has c inputs more than were seen, in the expected shares, so that a few inputs change little. n counts different inputs:
-copies tell nothing new. The 95 % intervals are quantiles over inputs that are drawn again with replacement; they do not
-know about errors of the probabilities.
+Both are maximised by EM, q_k <- (sum_i r_ik + c K e_k) / (n + c K) with r_ik = q_k L_ik / sum_j q_j L_ij: c K inputs
+more than were seen, in the expected shares, so that a few inputs change little. n counts different inputs: copies tell
+nothing new. The 95 % intervals are quantiles over inputs that are drawn again with replacement; they do not know about
+errors of the probabilities.
 
 Whether label shift explains the inputs is tested by their confidence max_k p_k after the adjustment. D is the largest
 difference between its distribution function on the inputs and on the held-out examples, re-weighted to the shares q
-(Kolmogorov and Smirnov). Its distribution without any other shift comes from inputs and held-out examples that are both
-drawn from the held-out examples with the shares q, and estimated alike. Below `LEVEL`, the note says so.
+(Kolmogorov and Smirnov). Its distribution under label shift alone comes from inputs and held-out examples that are
+both drawn from the held-out examples, the inputs with the shares q, and estimated alike. At a p-value of at most
+`LEVEL`, the note says so.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ LEVEL = 0.01
 FEW = 30  # inputs or held-out examples, effectively: fewer are not tested
 TOLERANCE, ITERATIONS = 1e-6, 1000  # of the sum of changes of the shares
 CELLS = 1 << 22  # numbers held at once: inputs x draws
+LARGEST, FEWEST = 1 << 22, 2000  # probabilities that are estimated from, and inputs in any case
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,12 @@ def estimate_prior(
     """The class shares among inputs with these probabilities [N, K].
 
     - expects: the class shares or counts [K] that the probabilities are for. None stands for equal shares.
-    - held: probabilities [H, K] and labels [H] of held-out examples, which calibrate `em` and are necessary for `bbse`.
+    - held: probabilities [H, K] and labels [H] of held-out examples. They calibrate `em`; `bbse` needs them.
 
     >>> p = torch.tensor([[0.98, 0.02], [0.01, 0.99], [0.97, 0.03], [0.99, 0.01]]).repeat(25, 1)
-    >>> [round(share, 2) for share in estimate_prior(p + torch.arange(100)[:, None] * torch.tensor([-1e-5, 1e-5])).shares]
-    [0.75, 0.25]
+    >>> p += 1e-5 * torch.arange(100)[:, None] * torch.tensor([-1, 1])  # no two inputs are the same
+    >>> [round(share, 2) for share in estimate_prior(p).shares]
+    [0.74, 0.26]
     """
     p = as_probabilities(probabilities)
     classes = p.shape[1]
@@ -173,8 +176,8 @@ def confusion(held: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
 def calibration(held: Tensor, labels: Tensor, expects: Tensor) -> Callable[[Tensor], Tensor]:
     """From probabilities [N, K] to calibrated likelihoods [N, K], softmax(z / T + b) for z = log p - log e.
 
-    T and b minimise -sum_i log softmax(z_i / T + b + log h)[y_i] + PENALTY / 2 (|b|^2 + log^2 T) on the held-out examples, of
-    which a class has the share h. A class without any is not expected there.
+    T and b minimise -sum_i log softmax(z_i / T + b + log h)[y_i] + PENALTY / 2 (|b|^2 + log^2 T) on the held-out
+    examples, of which a class has the share h. A class without any is not expected there.
     """
     shares = torch.bincount(labels, minlength=held.shape[1]).double() / len(labels)
 

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from srepr.classifier import Classifier
 from srepr.data.longtail import LIMITS, groups
@@ -21,6 +21,9 @@ from srepr.run.folder import provenance
 from srepr.run.load import find_head
 from srepr.run.schema import read_config, read_results
 from srepr.views import VIEWS, footnotes, too_small
+
+LEVELS = (0.8, 0.9, 0.95)
+"""Coverages whose thresholds an exported file contains."""
 
 
 def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, Any]:
@@ -35,7 +38,8 @@ def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, An
         **({"texts": True} if about.tokenizer else {}),
         "normalisation": {"mean": about.mean, "std": about.std},
         "temperature": classifier.temperature,
-        "prior": None if classifier.shift is None else _prior(classifier, classifier.shift),
+        "prior": classifier.prior,
+        "sets": [] if classifier.held is None else [asdict(classifier.thresholds(level)) for level in LEVELS],
         "exported with": provenance()["versions"],
     }
 
@@ -56,12 +60,6 @@ def _of_run(run: Path, head: str | None) -> dict[str, Any]:
         "training": {key: settings[key] for key in kept if key in settings} | settings.get("optim", {}),
         **note,  # stage1, method, settings, metrics
     }
-
-
-def _prior(classifier: Classifier, shift: Tensor) -> list[float]:
-    expects = np.ones(len(shift)) if classifier.expects is None else np.asarray(classifier.expects)
-    shares = expects * np.exp(shift.double().numpy())
-    return cast(list[float], (shares / shares.sum()).tolist())
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
