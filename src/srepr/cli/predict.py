@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
@@ -68,7 +68,7 @@ class PredictCommand:
         inputs = read_unlabelled(self.inputs, about, skip_bad_images=self.skip_bad_images)
         costs = None if self.costs is None else read_costs(self.costs, about.class_names)
         quiet = self.out is None and sys.stdout.isatty()  # the rows on the screen are progress enough
-        how = {"batch_size": self.batch_size, "workers": self.workers, "quiet": quiet}
+        how: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "quiet": quiet}
         if self.coverage is not None:
             classifier.thresholds(self.coverage, self.sets or FORM)  # a mistake in them is told at once
         estimate = None

@@ -1,0 +1,102 @@
+"""QuaPy, TorchCP and crepes on the probabilities that `benchmarks.decisions` has written; run by it, without srepr.
+
+PYTHON benchmarks/decisions_anchors.py prior IN.npz OUT.npz      PYTHON has quapy
+PYTHON benchmarks/decisions_anchors.py sets IN.npz OUT.npz       PYTHON has torchcp and crepes
+"""
+
+import sys
+from importlib.machinery import ModuleSpec
+from unittest.mock import MagicMock
+
+import numpy as np
+from sklearn.base import BaseEstimator
+
+
+class Missing:
+    """Stands for packages that TorchCP imports for its graphs and training losses, which are not used here."""
+
+    def find_spec(self, name, path=None, target=None):
+        return (
+            ModuleSpec(name, self) if name.split(".")[0] in ("torchsort", "torch_geometric", "transformers") else None
+        )
+
+    def create_module(self, spec):
+        module = MagicMock()
+        module.__path__ = []
+        return module
+
+    def exec_module(self, module):
+        pass
+
+
+class Given(BaseEstimator):
+    """A classifier whose inputs are its probabilities already."""
+
+    def __init__(self, classes=2):
+        self.classes = classes
+        self.classes_ = np.arange(classes)
+
+    def fit(self, probabilities, labels):
+        return self
+
+
+def prior(cases):
+    from quapy.method.aggregative import EMQ, BBSEhard, BBSEsoft
+
+    found = {}
+    probabilities, labels = cases["p"], cases["y"]
+    classes = probabilities.shape[1]
+    for case in range(int(cases["cases"])):
+        known, new = cases[f"known{case}"], cases[f"new{case}"]
+        p = probabilities[new]
+        found[f"EMQ{case}"] = EMQ.EM(np.full(classes, 1 / classes), p)[0]
+        for kind in (BBSEhard, BBSEsoft):
+            method = kind(Given(classes), fit_classifier=False, val_split=None)
+            held = probabilities[known]
+            hard = kind is BBSEhard
+            method.aggregation_fit(held.argmax(1) if hard else held, labels[known])
+            found[f"{kind.__name__}{case}"] = method.aggregate(p.argmax(1) if hard else p)
+    return found
+
+
+def sets(cases):
+    sys.meta_path.append(Missing())
+    import torch
+    from crepes import ConformalClassifier
+    from torchcp.classification.predictor import ClassConditionalPredictor, ClusteredPredictor, SplitPredictor
+    from torchcp.classification.score import LAC
+
+    found = {}
+    p, y = torch.from_numpy(cases["p"]), torch.from_numpy(cases["y"])
+    for case in range(int(cases["cases"])):
+        known, new = (torch.from_numpy(cases[f"{name}{case}"]) for name in ("known", "new"))
+        for kind in (SplitPredictor, ClassConditionalPredictor, ClusteredPredictor):
+            torch.manual_seed(case)
+            predictor = kind(LAC(score_type="identity"), alpha=float(cases["alpha"]))
+            predictor.calculate_threshold(p[known], y[known])
+            found[f"TorchCP {kind.__name__}{case}"] = np.packbits(
+                predictor.predict_with_logits(p[new]).numpy().astype(bool)
+            )
+        alphas = 1 - p.numpy()
+        own = alphas[known, y[known]]
+        for name, bins, there in (
+            ("crepes", None, None),
+            ("crepes Mondrian", y[known].numpy(), np.tile(np.arange(p.shape[1]), (len(new), 1))),
+        ):
+            model = ConformalClassifier().fit(own, bins=bins)
+            columns = [
+                model.predict_set(
+                    alphas[new][:, [k]],
+                    bins=None if there is None else there[:, k],
+                    confidence=1 - float(cases["alpha"]),
+                    smoothing=False,
+                )[:, 0]
+                for k in range(p.shape[1])
+            ]
+            found[f"{name}{case}"] = np.packbits(np.column_stack(columns).astype(bool))
+    return found
+
+
+if __name__ == "__main__":
+    job, source, target = sys.argv[1:]
+    np.savez(target, **{"prior": prior, "sets": sets}[job](np.load(source)))
