@@ -220,7 +220,7 @@ def page(results):
             Table(
                 title=f"{name}: after the adjustment",
                 how="Accuracy in per cent and NLL without adjustment, with the estimate of `em`, with that of QuaPy's "
-                "EMQ and with the true shares; the share of the gain under the true shares that `em` recovers. How often "
+                "EMQ and with the true shares; how much of the gain under the true shares `em` recovers. How often "
                 "a true share lies in its 95 % interval, and how often the test rejects label shift (level 0.01).",
                 rows=found["prior"]["after"],
                 verdicts=[],
@@ -243,7 +243,7 @@ def page(results):
     body = "\n".join(table.markdown() for table in tables)
     return f"""# Decisions: an unknown class mix, sets of labels
 
-Measured on the test images of the reference runs (`results/runs`, head `auto`). These runs follow the paper and have no
+Measured on the test images of the reference runs (`results/runs`, head `auto`). They follow the paper and have no
 validation set: the test images are split at random into halves, of which one stands for the held-out examples. Nothing
 was chosen on them: pseudo-counts, penalty, `TAU`, `BANDWIDTH` and the default form come from images of CIFAR-100 that
 the CIFAR100-LT run had not seen. The other libraries get the same probabilities.

@@ -66,11 +66,11 @@ def test_pseudo_counts_are_a_dirichlet_prior():
 @pytest.mark.parametrize("truth", [[0.8, 0.15, 0.05], [0.05, 0.05, 0.9], [1 / 3] * 3])
 @pytest.mark.parametrize("expects", [[1, 1, 1], [0.6, 0.3, 0.1]])
 def test_on_exactly_calibrated_data_it_finds_the_true_mix(method, truth, expects):
-    p, y = drawn(truth, 20_000, seed=1)
-    known, labels = drawn([0.5, 0.3, 0.2], 20_000, seed=2)
+    p, y = drawn(truth, 5000, seed=1)
+    known, labels = drawn([0.5, 0.3, 0.2], 5000, seed=2)
     held = (adjusted(known, expects), labels)
     found = shares_of(adjusted(p, expects), expects=expects, held=held, method=method)
-    np.testing.assert_allclose(found, np.bincount(y) / len(y), atol=0.02)
+    np.testing.assert_allclose(found, np.bincount(y) / len(y), atol=0.03)
 
 
 @pytest.mark.parametrize("method", ["em", "bbse"])
@@ -146,10 +146,10 @@ def test_a_single_input_changes_little_and_the_note_says_so():
 
 
 def test_the_intervals_contain_the_truth_about_as_often_as_they_say():
-    """60 estimates of 3 shares with 95 % intervals, correlated within one: at least 85 % of them."""
+    """40 estimates of 3 shares with 95 % intervals, correlated within one: at least 85 % of them."""
     truth, inside = np.array([0.7, 0.2, 0.1]), []
-    for seed in range(60):
-        found = estimate_prior(drawn(truth, 300, seed=seed)[0], resamples=100)
+    for seed in range(40):
+        found = estimate_prior(drawn(truth, 200, seed=seed)[0], resamples=100)
         inside.append((np.array(found.low) <= truth) & (truth <= np.array(found.high)))
         assert all(low <= share <= high for low, share, high in zip(found.low, found.shares, found.high, strict=True))
     assert 0.85 <= np.mean(inside) <= 1
@@ -157,9 +157,9 @@ def test_the_intervals_contain_the_truth_about_as_often_as_they_say():
 
 def test_label_shift_is_told_from_another_shift():
     """Under label shift a p-value at most 0.05 is rare. Noise in the inputs is not explained by any class shares."""
-    held = drawn([0.6, 0.3, 0.1], 600, seed=100)
+    held = drawn([0.6, 0.3, 0.1], 300, seed=100)
     values = [
-        estimate_prior(drawn([0.1, 0.2, 0.7], 200, seed=s)[0], held=held, resamples=1).p_value for s in range(30)
+        estimate_prior(drawn([0.1, 0.2, 0.7], 100, seed=s)[0], held=held, resamples=1).p_value for s in range(20)
     ]
     assert np.mean(np.array(values) <= 0.05) <= 0.2
     blurred = adjusted(drawn([0.1, 0.2, 0.7], 200, seed=1)[0] ** 0.2, EVEN)

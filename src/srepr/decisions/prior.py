@@ -89,7 +89,7 @@ def estimate_prior(
     >>> p = torch.tensor([[0.98, 0.02], [0.01, 0.99], [0.97, 0.03], [0.99, 0.01]]).repeat(25, 1)
     >>> p += 1e-5 * torch.arange(100)[:, None] * torch.tensor([-1, 1])  # no two inputs are the same
     >>> [round(share, 2) for share in estimate_prior(p).shares]
-    [0.74, 0.26]
+    [0.75, 0.25]
     """
     p = as_probabilities(probabilities)
     classes = p.shape[1]

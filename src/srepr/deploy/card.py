@@ -77,6 +77,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "## Data": _data(facts),
         "## Metrics": _metrics(facts),
         "## Calibration": _calibration(facts),
+        "## Sets of labels": _sets(facts),
         "## Intended use and limits": _limits(facts),
         "## How it was made": _how(facts),
     }
@@ -136,6 +137,10 @@ def _metrics(facts: Mapping[str, Any]) -> str:
 
 
 def _calibration(facts: Mapping[str, Any]) -> str:
+    fitted = [row["temperature"] for row in facts.get("choice", {}).get("candidates", []) if row["chosen"]]
+    told = (
+        f"The logits are divided by the temperature {fitted[0]:g}, fitted on held-out examples.\n\n" if fitted else ""
+    )
     metrics = facts.get("metrics") or {}
     equal = (
         metrics.get("views", {}).get("equal") if "method" in facts else None
@@ -143,11 +148,33 @@ def _calibration(facts: Mapping[str, Any]) -> str:
     measured = equal or metrics
     bins = [row for row in measured.get("bins", []) if row["count"]]
     if not bins:
-        return "Not measured."
+        return f"{told}Not measured."
     rows = [f"| {row['confidence']:.3f} | {row['accuracy']:.3f} | {row['count']:,.0f} |" for row in bins]
     where = f"the test set, {VIEWS['equal'].title}" if equal else "the test set"
-    heading = f"Expected calibration error {measured['ece']:.3f} on {where}, over these bins:"
+    heading = f"{told}Expected calibration error {measured['ece']:.3f} on {where}, over these bins:"
     return "\n".join([heading, "", "| confidence | accuracy | examples |", "|---|---|---|", *rows])
+
+
+def _sets(facts: Mapping[str, Any]) -> str:
+    sets = facts.get("sets") or []
+    if not sets:
+        return "Not calibrated: there are no held-out examples."
+    rows = [
+        f"| {one['coverage']:g} | {min(one['minimum']):.3g} to {max(one['minimum']):.3g} | {len(one['borrowed']):,} |"
+        for one in sets
+    ]
+    mix = "the class prior below" if facts.get("prior") else "the class mix of the training data"
+    return "\n".join(
+        [
+            "A label is in the set if its probability is at least its minimum, or if no label is more probable. The set "
+            f"contains the truth with the coverage, for inputs with {mix}. Form: {sets[0]['form']}. The minimum of each "
+            "label is in the exported file, under `sets`. Classes with too few held-out examples borrow theirs.",
+            "",
+            "| coverage | minimum | classes that borrow |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
 
 
 def _limits(facts: Mapping[str, Any]) -> str:
