@@ -1,4 +1,4 @@
-"""Decisions as users make them: from a run folder, an exported file and in Python, by `srepr predict` and `Classifier`."""
+"""Decisions as users make them: by `srepr predict` and `Classifier`, of a run folder and of an exported file."""
 
 import csv
 import io
@@ -205,7 +205,12 @@ def test_an_exported_graph_carries_what_sets_need(srepr, place, tmp_path):
         sets = (p >= np.array(level["minimum"])) | (p == p.max(1, keepdims=True))
         rows = classifier.predict_set(place / "new.npz", level["coverage"])
         assert (
-            np.mean([{NAMES[k] for k in np.flatnonzero(one)} == set(row["set"]) for one, row in zip(sets, rows)])
+            np.mean(
+                [
+                    {NAMES[k] for k in np.flatnonzero(one)} == set(row["set"])
+                    for one, row in zip(sets, rows, strict=True)
+                ]
+            )
             > 0.99
         )
     card = (tmp_path / "model.md").read_text()

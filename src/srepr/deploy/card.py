@@ -166,9 +166,9 @@ def _sets(facts: Mapping[str, Any]) -> str:
     mix = "the class prior below" if facts.get("prior") else "the class mix of the training data"
     return "\n".join(
         [
-            "A label is in the set if its probability is at least its minimum, or if no label is more probable. The set "
-            f"contains the truth with the coverage, for inputs with {mix}. Form: {sets[0]['form']}. The minimum of each "
-            "label is in the exported file, under `sets`. Classes with too few held-out examples borrow theirs.",
+            "A label is in the set if its probability is at least its minimum, or if no label is more probable. The "
+            f"set contains the truth with the coverage, for inputs with {mix}. Form: {sets[0]['form']}. The minimum "
+            "of each label is in the exported file, under `sets`. Classes with few held-out examples borrow theirs.",
             "",
             "| coverage | minimum | classes that borrow |",
             "|---|---|---|",
