@@ -9,6 +9,7 @@ split at random into halves: one takes the place of the held-out examples, the o
 """
 
 import argparse
+import json
 import subprocess
 from pathlib import Path
 
@@ -27,6 +28,7 @@ RUNS = ("cifar100-lt", "cifar10-lt")
 HALVES, SPLITS = 10, 100
 INPUTS = 1000
 COVERAGE, UNDER = 0.9, 0.8
+TIMES = {"em": 200, "bbse": 1}  # draws for the intervals, which are measured for one of them
 SHIFTS = ("forward 10", "forward 50", "backward 10", "backward 50", "Dirichlet")
 
 
@@ -70,7 +72,7 @@ def anchors(python, job, keep, content):
     return np.load(target)
 
 
-def unknown_mix(name, logits, labels, python, keep):
+def unknown_mix(logits, labels, python, keep):
     """L1 error of the estimated shares, and what is recovered of the accuracy and the NLL under the true ones."""
     chance, p = np.random.default_rng(0), logits.softmax(1).numpy()
     classes = p.shape[1]
@@ -87,7 +89,10 @@ def unknown_mix(name, logits, labels, python, keep):
     for case, (shift, known, new) in enumerate(cases):
         truth = np.bincount(labels[new], minlength=classes) / len(new)
         held = (p[known], labels[known])
-        found = {f"srepr {kind}": estimate_prior(p[new], held=held, method=kind) for kind in ("em", "bbse")}
+        found = {
+            f"srepr {kind}": estimate_prior(p[new], held=held, method=kind, resamples=times)
+            for kind, times in TIMES.items()
+        }
         estimates = {"none (equal shares)": np.full(classes, 1 / classes)}
         estimates |= {kind: np.array(one.shares) for kind, one in found.items()}
         estimates |= {f"QuaPy {kind}": others[f"{kind}{case}"] for kind in ("EMQ", "BBSEhard", "BBSEsoft")}
@@ -131,7 +136,7 @@ def unknown_mix(name, logits, labels, python, keep):
     return {"L1": table, "after": after}
 
 
-def coverage(name, logits, labels, counts, tail, python, keep):
+def coverage(logits, labels, counts, tail, python, keep):
     """Coverage and size of the sets over random halves, by form, and those of the other libraries."""
     chance = np.random.default_rng(1)
     classes = logits.shape[1]
@@ -185,30 +190,28 @@ def main():
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--anchors", type=Path, required=True)
     parser.add_argument("--keep", type=Path, required=True)
+    parser.add_argument("--runs", nargs="*", default=RUNS, help="those not named keep their numbers")
     arguments = parser.parse_args()
     arguments.keep.mkdir(exist_ok=True)
-    facts = about("decisions") | {
-        "command": "python -m benchmarks.decisions --data-dir D --anchors PYTHON --keep FOLDER"
-    }
-    facts["seed"] = "0 (mixes), 1 (splits)"
-    results = {"about": facts}
-    store = arguments.keep / "decisions.json"
-    for name in RUNS:
+    store = RESULTS / "decisions.json"
+    for name in arguments.runs:
+        facts = about("decisions")
+        facts["command"] = "python -m benchmarks.decisions --data-dir D --anchors PYTHON --keep FOLDER"
+        facts["seed"] = "0 (mixes), 1 (splits)"
         logits, labels, counts = logits_of(name, arguments.data_dir, arguments.keep)
-        results[name] = {"prior": unknown_mix(name, logits, labels, arguments.anchors, arguments.keep)}
-        write_json(store, results)
+        found = {"about": facts, "prior": unknown_mix(logits, labels, arguments.anchors, arguments.keep)}
         for tail in (False, True):
-            sets = coverage(name, logits, labels, counts, tail, arguments.anchors, arguments.keep)
-            results[name]["long tail" if tail else "equal shares"] = sets
-            write_json(store, results)
-    write_json(RESULTS / "decisions.json", results)
-    (RESULTS / "decisions.md").write_text(page(results))
+            sets = coverage(logits, labels, counts, tail, arguments.anchors, arguments.keep)
+            found["long tail" if tail else "equal shares"] = sets
+        before = json.loads(store.read_text()) if store.exists() else {}
+        write_json(store, {**before, name: found})
+    results = json.loads(store.read_text())
+    (RESULTS / "decisions.md").write_text(page({name: results[name] for name in RUNS if name in results}))
 
 
 def page(results):
     tables = []
-    for name in RUNS:
-        found = results[name]
+    for name, found in results.items():
         tables += [
             Table(
                 title=f"{name}: error of the estimated class shares",
@@ -239,7 +242,10 @@ def page(results):
                     verdicts=[],
                 )
             )
-    facts = "\n".join(f"- {name}: {value}" for name, value in results["about"].items())
+    facts = "\n".join(
+        f"- {name}: {'; '.join(f'{fact}: {value}' for fact, value in found['about'].items())}"
+        for name, found in results.items()
+    )
     body = "\n".join(table.markdown() for table in tables)
     return f"""# Decisions: an unknown class mix, sets of labels
 

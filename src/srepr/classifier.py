@@ -168,9 +168,8 @@ class Classifier(nn.Module):
         classes = len(inputs.examples.class_names)
         if not 1 <= top <= classes:
             raise InputError(f"`top` is {top}: it must lie in 1 .. {classes}, the number of classes.")
-        if batch_size < 1:
-            raise InputError(f"`batch_size` is {batch_size}: at least 1 is needed.")
-        return self._rows(inputs, top, thresholds, costs, batch_size, workers, quiet)
+        loaded = unlabelled_batches(inputs, np.arange(len(inputs.names)), batch_size, workers, quiet)
+        return self._rows(inputs, loaded, top, thresholds, costs)
 
     def _named(self, inputs: Any) -> Unlabelled | None:
         """What paths or texts stand for; None for a batch of inputs."""
@@ -184,11 +183,16 @@ class Classifier(nn.Module):
         return read_unlabelled([Path(one) for one in several], self.description)
 
     def _rows(
-        self, inputs: Unlabelled, top: int, thresholds: Thresholds | None, costs: Costs | None, *how: Any
+        self,
+        inputs: Unlabelled,
+        batches: Iterator[tuple[Any, Tensor]],
+        top: int,
+        thresholds: Thresholds | None,
+        costs: Costs | None,
     ) -> Iterator[Row]:
         names, class_names = inputs.names, inputs.examples.class_names
         keys = columns(top, sets=thresholds is not None, costs=costs is not None)
-        for indices, loaded in unlabelled_batches(inputs, np.arange(len(names)), *how):
+        for indices, loaded in batches:
             answer = self.predict(loaded)
             best = answer.probabilities.topk(top)
             numbers = (best.values, best.indices, answer.mutual_information, answer.precision)

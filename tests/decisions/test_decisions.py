@@ -145,7 +145,7 @@ def test_borrowing_is_told(srepr, place):
     answer = srepr("predict", place / "run", place / "new.npz", "--coverage", 0.99, "--sets", "class")
     assert answer.code == 0
     assert (
-        "srepr: Classes with fewer than 99 held-out examples borrow 0.5 times the threshold of all: 2 (1 of 3)."
+        "srepr: Classes with fewer than 99 held-out examples borrow 0.5 times the threshold of all: 1, 2 (2 of 3)."
         in (answer.err.splitlines())
     )
 
@@ -164,6 +164,7 @@ def test_one_input_is_enough_and_it_is_said(srepr, place, tmp_path):
         (["--coverage", "nan"], "--coverage is nan"),
         (["--sets", "class"], "--sets is the form of sets of labels. Set their --coverage too"),
         (["--coverage", "0.9", "--sets", "clas"], "unknown form of sets 'clas'; did you mean class?"),
+        (["--prior", "estimate", "--batch-size", "0"], "--batch-size is 0: at least 1 is needed."),
         (["--costs", "nothing.csv"], "nothing.csv does not exist"),
         (
             ["--head", "swa", "--coverage", "0.9"],

@@ -25,7 +25,7 @@ from srepr.data.table import csv_cells, csv_rows
 from srepr.data.texts import read_texts
 from srepr.data.tokens import TextExamples
 from srepr.data.workers import batches
-from srepr.errors import InputError, reading
+from srepr.errors import InputError, check, reading
 from srepr.progress import Progress
 
 
@@ -117,11 +117,19 @@ def unlabelled_batches(
 
     Images that were skipped are reported at the end, unless `silent`.
     """
+    check(batch_size >= 1, f"`batch_size` is {batch_size}: at least 1 is needed.")
     parts = [rows[begin : begin + batch_size] for begin in range(0, len(rows), batch_size)]
+    # A single batch is read sooner than other processes start.
+    return _good(inputs, parts, workers if len(parts) > 1 else 0, quiet, silent)
+
+
+def _good(
+    inputs: Unlabelled, parts: Sequence[npt.NDArray[np.int64]], workers: int, quiet: bool, silent: bool
+) -> Iterator[tuple[npt.NDArray[np.int64], Tensor]]:
+    """The inputs of each part that can be read."""
     skipped: list[str] = []
-    with Progress("predict", total=len(rows), quiet=quiet) as progress:
-        # A single batch is read sooner than other processes start.
-        for loaded, _, indices in batches(inputs.examples, parts, workers=workers if len(parts) > 1 else 0):
+    with Progress("predict", total=sum(map(len, parts)), quiet=quiet) as progress:
+        for loaded, _, indices in batches(inputs.examples, parts, workers=workers):
             good = ~loaded.flatten(1)[:, 0].isnan()
             skipped += [inputs.names[index] for index in indices[~good.numpy()]]
             if good.any():
