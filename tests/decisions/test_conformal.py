@@ -234,7 +234,7 @@ GOOD = {"probabilities": [[0.5, 0.5]] * 3, "labels": [0, 1, 0]}
         ({"labels": [0.0, 1.0, 1.0]}, "must be 3 whole numbers"),
         ({"coverage": 1.0}, "`coverage` is 1.0: it must lie between 0 and 1"),
         ({"coverage": float("nan")}, "`coverage` is nan"),
-        ({"form": "classs"}, "unknown form of sets 'classs'; did you mean class"),
+        ({"form": "fuzz"}, "unknown form of sets 'fuzz'; did you mean fuzzy"),
         ({"expects": [1, 0]}, "`expects` has a class with the share 0"),
         ({"expects": [1, 1, 1]}, "`expects` must be 2 finite numbers"),
         ({"prior": [float("inf"), 1]}, "`prior` must be 2 finite numbers"),

@@ -222,4 +222,4 @@ def test_an_exported_graph_carries_what_sets_need(srepr, place, tmp_path):
 def test_a_python_classifier_decides_by_costs():
     model = Classifier(nn.Identity(), classes=2)
     p = model.predict(torch.tensor([[0.0, 0.1], [3.0, 0.0]])).probabilities
-    assert decide(p, [[0.0, 1.0, 0.2], [1.0, 0.0, 0.2]]).tolist() == [2, 0]
+    assert decide(p, [[0.0, 1.0, 0.2], [1.0, 0.0, 0.2]])[0].tolist() == [2, 0]

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from srepr.decisions.conformal import Thresholds
-from srepr.decisions.costs import Costs, expected_costs
+from srepr.decisions.costs import Costs, decide
 
 
 def decided(p: Tensor, names: Sequence[str], thresholds: Thresholds | None, costs: Costs | None) -> list[list[Any]]:
@@ -24,8 +24,8 @@ def decided(p: Tensor, names: Sequence[str], thresholds: Thresholds | None, cost
         for row, ranked, inside in zip(cells, ranks.tolist(), thresholds.sets(p).tolist(), strict=True):
             row.append([names[k] for k in ranked if inside[k]])
     if costs is not None:
-        least = expected_costs(p, costs.costs).min(1)
-        for row, cost, decision in zip(cells, *(values.tolist() for values in least), strict=True):
+        least = decide(p, costs.costs)
+        for row, decision, cost in zip(cells, *(values.tolist() for values in least), strict=True):
             row += [costs.decisions[decision], six_digits(cost)]
     return cells
 

@@ -51,10 +51,12 @@ def expected_costs(probabilities: Any, costs: Any) -> Tensor:
     return p @ c
 
 
-def decide(probabilities: Any, costs: Any) -> Tensor:
-    """The decision [N] of the least expected cost, as a column of `costs`; of equal ones, the first.
+def decide(probabilities: Any, costs: Any) -> tuple[Tensor, Tensor]:
+    """The decision [N] of the least expected cost, as a column of `costs`, and that cost; of equal ones, the first.
 
     >>> decide([[0.99, 0.01], [0.9, 0.1], [0.3, 0.7]], [[0.0, 1.0, 0.2], [5.0, 0.0, 0.2]])
-    tensor([0, 2, 2])
+    (tensor([0, 2, 2]), tensor([0.0500, 0.2000, 0.2000], dtype=torch.float64))
     """
-    return expected_costs(probabilities, costs).argmin(1)
+    expected = expected_costs(probabilities, costs)
+    decision = expected.argmin(1)
+    return decision, expected.gather(1, decision[:, None])[:, 0]
