@@ -188,12 +188,12 @@ def calibration(held: Tensor, labels: Tensor, expects: Tensor) -> Callable[[Tens
     with torch.enable_grad():
         sharp = torch.zeros((), dtype=torch.float64, requires_grad=True)  # -log T
         bias = torch.zeros_like(expects, requires_grad=True)
-        search = torch.optim.LBFGS([sharp, bias], max_iter=100, line_search_fn="strong_wolfe")
+        search = torch.optim.LBFGS([sharp, bias], max_iter=100, tolerance_grad=1e-5, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
             search.zero_grad()
-            nll = F.cross_entropy(z * sharp.exp() + bias + offset, labels, reduction="sum")
-            total = nll + PENALTY / 2 * (bias.square().sum() + sharp.square())
+            nll = F.cross_entropy(z * sharp.exp() + bias + offset, labels)
+            total = nll + PENALTY / (2 * len(labels)) * (bias.square().sum() + sharp.square())
             total.backward()  # type: ignore[no-untyped-call]
             return total
 

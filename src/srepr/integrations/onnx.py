@@ -61,7 +61,7 @@ def onnx_graph(
     graph = program.model_proto
     named = {
         "srepr": facts,
-        **{name: facts[name] for name in NAMED},
+        **{name: facts[name] for name in NAMED if name in facts},
     }
     onnx.helper.set_model_props(
         graph, {name: value if isinstance(value, str) else json.dumps(value) for name, value in named.items()}
