@@ -1,8 +1,8 @@
-"""An unknown class mix and sets of labels on real test images, beside QuaPy, TorchCP and crepes.
+"""An unknown class mix and sets of labels on real test images, beside QuaPy and TorchCP.
 
 python -m benchmarks.decisions --data-dir D --anchors PYTHON --keep FOLDER      writes results/decisions.md and .json
 
-PYTHON is an interpreter with quapy, torchcp and crepes. They get the same probabilities, in .npz files in FOLDER.
+PYTHON is an interpreter with quapy and torchcp. They get the same probabilities, in .npz files in FOLDER.
 
 The reference runs on CIFAR100-LT and CIFAR10-LT follow the paper and have no validation set. So the test images are
 split at random into halves: one takes the place of the held-out examples, the other is measured on.

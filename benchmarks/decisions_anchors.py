@@ -1,7 +1,7 @@
-"""QuaPy, TorchCP and crepes on the probabilities that `benchmarks.decisions` has written; run by it, without srepr.
+"""QuaPy and TorchCP on the probabilities that `benchmarks.decisions` has written; run by it, without srepr.
 
 PYTHON benchmarks/decisions_anchors.py prior IN.npz OUT.npz      PYTHON has quapy
-PYTHON benchmarks/decisions_anchors.py sets IN.npz OUT.npz       PYTHON has torchcp and crepes
+PYTHON benchmarks/decisions_anchors.py sets IN.npz OUT.npz       PYTHON has torchcp
 """
 
 import sys
@@ -9,9 +9,6 @@ from unittest.mock import MagicMock
 
 import numpy as np
 from sklearn.base import BaseEstimator
-
-FEW = 20  # classes; with more, crepes, which takes one category after the other, is too slow
-
 
 UNUSED = ("torchsort", "torch_geometric", "torch_geometric.loader", "torch_geometric.nn", "torch_geometric.utils")
 """What TorchCP imports for its graphs and training losses."""
@@ -50,7 +47,6 @@ def prior(cases):
 def sets(cases):
     sys.modules.update({name: MagicMock() for name in (*UNUSED, "torch_geometric.utils.convert", "transformers")})
     import torch
-    from crepes import ConformalClassifier
     from torchcp.classification.predictor import ClassConditionalPredictor, ClusteredPredictor, SplitPredictor
     from torchcp.classification.score import LAC
 
@@ -65,18 +61,6 @@ def sets(cases):
             found[f"TorchCP {kind.__name__}{case}"] = np.packbits(
                 predictor.predict_with_logits(p[new]).numpy().astype(bool)
             )
-        if p.shape[1] <= FEW:
-            alphas = 1 - p.numpy()
-            own = alphas[known, y[known]]
-            plain = ConformalClassifier().fit(own)
-            mondrian = ConformalClassifier().fit(own, bins=y[known].numpy())
-            level = {"confidence": 1 - float(cases["alpha"]), "smoothing": False}
-            found[f"crepes{case}"] = np.packbits(plain.predict_set(alphas[new], **level).astype(bool))
-            columns = [
-                mondrian.predict_set(alphas[new][:, [k]], bins=np.full(len(new), k), **level)[:, 0]
-                for k in range(p.shape[1])
-            ]
-            found[f"crepes Mondrian{case}"] = np.packbits(np.column_stack(columns).astype(bool))
     return found
 
 
