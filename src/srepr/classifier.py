@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -16,13 +15,16 @@ from torch import Tensor, nn
 from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
-from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
-from srepr.data.workers import batches
+from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_batches, unlabelled_texts
+from srepr.decisions import conformal, prior
+from srepr.decisions.cells import decided, six_digits
+from srepr.decisions.conformal import Thresholds
+from srepr.decisions.costs import Costs
 from srepr.decisions.held import Held
+from srepr.decisions.prior import PriorEstimate
 from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
 from srepr.objective import LARGEST_EXPONENT
-from srepr.progress import Progress
 
 Row = dict[str, Any]
 
@@ -137,11 +139,9 @@ class Classifier(nn.Module):
         `srepr predict` writes, with the `top` most probable labels. If the classifier reads texts, strings are texts,
         and only a `Path` is a file. `srepr.load` reads a classifier that can do this.
         """
-        several = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-        if several and all(isinstance(one, str | Path) for one in several):
-            if self.description.tokenizer and all(isinstance(one, str) for one in several):
-                return list(self.rows(unlabelled_texts(several, self.description), top=top))
-            return list(self.rows(read_unlabelled([Path(one) for one in several], self.description), top=top))
+        named = self._named(inputs)
+        if named is not None:
+            return list(self.rows(named, top=top))
         with torch.no_grad(), eval_mode(self):
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
@@ -149,45 +149,145 @@ class Classifier(nn.Module):
         return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
 
     def rows(
-        self, inputs: Unlabelled, *, top: int = 1, batch_size: int = 64, workers: int = 0, quiet: bool = True
+        self,
+        inputs: Unlabelled,
+        *,
+        top: int = 1,
+        thresholds: Thresholds | None = None,
+        costs: Costs | None = None,
+        batch_size: int = 64,
+        workers: int = 0,
+        quiet: bool = True,
     ) -> Iterator[Row]:
         """A row for each input, in order, as soon as it is known; the numbers have six digits.
 
-        The uncertainty is the mutual information, the precision that of the Dirichlet. Images that were skipped are
-        reported at the end.
+        The uncertainty is the mutual information, the precision that of the Dirichlet. With `thresholds`, there is the
+        set of labels, the most probable first; with `costs`, the decision of the least expected cost. Images that were
+        skipped are reported at the end.
         """
         classes = len(inputs.examples.class_names)
         if not 1 <= top <= classes:
             raise InputError(f"`top` is {top}: it must lie in 1 .. {classes}, the number of classes.")
-        if batch_size < 1:
-            raise InputError(f"`batch_size` is {batch_size}: at least 1 is needed.")
-        return self._rows(inputs, top, batch_size, workers, quiet)
+        loaded = unlabelled_batches(inputs, np.arange(len(inputs.names)), batch_size, workers, quiet)
+        return self._rows(inputs, loaded, top, thresholds, costs)
 
-    def _rows(self, inputs: Unlabelled, top: int, batch_size: int, workers: int, quiet: bool) -> Iterator[Row]:
-        names, examples = inputs
-        parts = [np.arange(begin, min(begin + batch_size, len(names))) for begin in range(0, len(names), batch_size)]
-        skipped: list[str] = []
-        with Progress("predict", total=len(names), quiet=quiet) as progress:
-            # A single batch is read sooner than other processes start.
-            for loaded, _, indices in batches(examples, parts, workers=workers if len(parts) > 1 else 0):
-                good = ~loaded.flatten(1)[:, 0].isnan()
-                skipped += [names[index] for index in indices[~good.numpy()]]
-                answer = self.predict(loaded[good])
-                best = answer.probabilities.topk(top)
-                numbers = (best.values, best.indices, answer.mutual_information, answer.precision)
-                told = zip(indices[good.numpy()], *(values.tolist() for values in numbers), strict=True)
-                for index, shares, labels, information, precision in told:
-                    first, *others = (
-                        (examples.class_names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True)
-                    )
-                    values = [names[index], *first, six_digits(information), six_digits(precision), *chain(*others)]
-                    yield dict(zip(columns(top), values, strict=True))
-                progress.advance(len(indices))
-        if skipped:
-            which = f"{skipped[0]} is the first" if len(skipped) > 1 else skipped[0]
-            print(f"srepr: skipped {len(skipped):,} bad images ({which})", file=sys.stderr)
+    def _named(self, inputs: Any) -> Unlabelled | None:
+        """What paths or texts stand for; None for a batch of inputs."""
+        if isinstance(inputs, Unlabelled):
+            return inputs
+        several = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
+        if not several or not all(isinstance(one, str | Path) for one in several):
+            return None
+        if self.description.tokenizer and all(isinstance(one, str) for one in several):
+            return unlabelled_texts(several, self.description)
+        return read_unlabelled([Path(one) for one in several], self.description)
 
-    def with_prior(self, counts_or_probs: Shares) -> Classifier:
+    def _rows(
+        self,
+        inputs: Unlabelled,
+        batches: Iterator[tuple[Any, Tensor]],
+        top: int,
+        thresholds: Thresholds | None,
+        costs: Costs | None,
+    ) -> Iterator[Row]:
+        names, class_names = inputs.names, inputs.examples.class_names
+        keys = columns(top, sets=thresholds is not None, costs=costs is not None)
+        for indices, loaded in batches:
+            answer = self.predict(loaded)
+            best = answer.probabilities.topk(top)
+            numbers = (best.values, best.indices, answer.mutual_information, answer.precision)
+            more = decided(answer.probabilities, class_names, thresholds, costs)
+            told = zip(indices, *(values.tolist() for values in numbers), more, strict=True)
+            for index, shares, labels, information, precision, decisions in told:
+                first, *others = ((class_names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True))
+                values = [names[index], *first, six_digits(information), six_digits(precision), *chain(*others)]
+                yield dict(zip(keys, [*values, *decisions], strict=True))
+
+    def predict_set(self, inputs: Any, coverage: float = 0.9, *, form: str = conformal.FORM) -> Any:
+        """Which labels are in the set of each input, booleans [B, K]: the truth is in it with this probability.
+
+        Paths and texts give a list of rows instead, with the key `set`, as `srepr predict --coverage` writes them.
+        """
+        thresholds, named = self.thresholds(coverage, form), self._named(inputs)
+        if named is not None:
+            return list(self.rows(named, thresholds=thresholds))
+        return thresholds.sets(self.predict(inputs).probabilities)
+
+    def thresholds(self, coverage: float = 0.9, form: str = conformal.FORM) -> Thresholds:
+        """How probable each label must be to be in a set of this coverage, by the held-out examples.
+
+        >>> held = Held(torch.tensor([[3.0, 0.0], [1.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1]))
+        >>> model = Classifier(nn.Identity(), held=held)
+        >>> model.thresholds(coverage=0.5, form="marginal").minimum
+        (0.8807..., 0.8807...)
+        >>> model.predict_set(torch.tensor([[0.0, 0.5], [0.0, 9.0]]), coverage=0.75, form="marginal")
+        tensor([[False,  True],
+                [False,  True]])
+        """
+        if self.held is None:
+            raise InputError(
+                "this classifier has no held-out examples, which sets are calibrated on: train with a validation set "
+                "(`srepr train --protocol holdout`), then make a head with `srepr retrain`"
+            )
+        return conformal.calibrate(
+            self._probabilities(self.held.logits),
+            self.held.labels,
+            coverage,
+            form,
+            expects=self.expects if self.prior is None else self.prior,
+            counts=None if self.about is None else self.about.counts,
+            prior=self.prior,
+            class_names=self._names,
+        )
+
+    def estimate_prior(
+        self,
+        unlabelled: Any,
+        *,
+        method: str = "em",
+        batch_size: int = 64,
+        workers: int = 0,
+        quiet: bool = True,
+        seed: int = 0,
+    ) -> PriorEstimate:
+        """The class shares among unlabelled inputs, a batch or what `predict` reads; `with_prior` takes them.
+
+        Of very many inputs some stand for all. The methods are in `srepr.decisions.prior`.
+
+        >>> model = Classifier(nn.Identity(), classes=2)
+        >>> x = torch.randn(500, 2, generator=torch.manual_seed(0)) + torch.tensor([4.0, 0.0])
+        >>> model.estimate_prior(x).shares[0] > 0.9
+        True
+        """
+        base = self
+        if self.shift is not None:
+            base = self.with_prior([1.0] * len(self.shift) if self.expects is None else self.expects)
+        named = self._named(unlabelled)
+        if named is None:
+            found = [base.predict(unlabelled).probabilities]
+        else:
+            most = max(prior.LARGEST // len(named.examples.class_names), prior.FEWEST)
+            rows = np.sort(np.random.default_rng(seed).permutation(len(named.names))[:most])
+            loaded = unlabelled_batches(named, rows, batch_size, workers, quiet, silent=True)
+            found = [base.predict(batch).probabilities for _, batch in loaded]
+        check(bool(found), "there is no input to estimate the prior from: pass some that can be read")
+        held = None if self.held is None else (base._probabilities(self.held.logits), self.held.labels)
+        return prior.estimate_prior(torch.cat(found), expects=self.expects, held=held, method=method, seed=seed)
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        """What the network's own logits [N, K] mean for the prior of `with_prior`."""
+        return (logits if self.shift is None else self.moved(logits)).float().softmax(-1)
+
+    @property
+    def prior(self) -> list[float] | None:
+        """The class shares of `with_prior`; None without one."""
+        if self.shift is None:
+            return None
+        expects = np.ones(len(self.shift)) if self.expects is None else np.asarray(self.expects)
+        shares = expects * np.exp(self.shift.double().numpy(force=True))
+        return [float(share) for share in shares / shares.sum()]
+
+    def with_prior(self, counts_or_probs: Shares | PriorEstimate) -> Classifier:
         """The same model for a deployment where the classes have these shares: softmax(z + log p - log expected).
 
         This is Bayes' rule for the new prior, as far as the probabilities were right for the old one. A second call
@@ -199,6 +299,8 @@ class Classifier(nn.Module):
         >>> model.with_prior([0.5, 0.5]).predict(torch.zeros(1, 2)).probabilities
         tensor([[0.5000, 0.5000]])
         """
+        if isinstance(counts_or_probs, PriorEstimate):
+            counts_or_probs = counts_or_probs.shares
         prior = torch.as_tensor(counts_or_probs, dtype=torch.float64)
         if prior.dim() != 1 or not prior.isfinite().all():
             raise InputError("the prior must be a finite share or count for each class, as in [0.7, 0.2, 0.1].")
@@ -226,20 +328,12 @@ class Classifier(nn.Module):
             return getattr(super().__getattr__("model"), name)
 
 
-def columns(top: int = 1) -> Sequence[str]:
+def columns(top: int = 1, *, sets: bool = False, costs: bool = False) -> Sequence[str]:
     """The keys of a row.
 
-    >>> columns(top=2)
-    ['input', 'label', 'probability', 'uncertainty', 'precision', 'label_2', 'probability_2']
+    >>> columns(top=2, sets=True, costs=True)[5:]
+    ['label_2', 'probability_2', 'set', 'decision', 'expected_cost']
     """
     more = [f"{what}_{rank}" for rank in range(2, top + 1) for what in ("label", "probability")]
-    return ["input", "label", "probability", "uncertainty", "precision", *more]
-
-
-def six_digits(value: float) -> float:
-    """The number without the digits that single precision does not have.
-
-    >>> six_digits(0.9123456478118896)
-    0.912346
-    """
-    return float(f"{value:.6g}")
+    decisions = ["set"] * sets + ["decision", "expected_cost"] * costs
+    return ["input", "label", "probability", "uncertainty", "precision", *more, *decisions]

@@ -252,6 +252,7 @@ def test_the_card_has_the_numbers_of_the_run(run):
         "Data",
         "Metrics",
         "Calibration",
+        "Sets of labels",
         "Intended use and limits",
         "How it was made",
     ]

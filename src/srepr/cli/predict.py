@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from srepr.errors import InputError
+from srepr.errors import InputError, tell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,14 @@ class PredictCommand:
     top: int = 1
     """Number of labels per input, the most probable first."""
     prior: str | None = None
-    """Class prior of the deployment: uniform, train, a file, or a list such as 0.7,0.2,0.1."""
+    """Class prior of the deployment: estimate (from the inputs), uniform, train, a file, or a list such as
+    0.7,0.2,0.1."""
+    coverage: float | None = None
+    """Add the set of labels that contains the truth with this probability, such as 0.9."""
+    sets: str | None = None
+    """Form of the sets: marginal, class, pas, fuzzy or interpolated (default)."""
+    costs: Path | None = None
+    """CSV file with the cost of each decision (columns) for each true class (rows): decide by expected cost."""
     batch_size: int = 64
     """Inputs per batch."""
     workers: int = 2
@@ -44,24 +51,41 @@ class PredictCommand:
         """Predict, and write row by row."""
         from srepr.classifier import columns
         from srepr.data.unlabelled import read_unlabelled
-        from srepr.deploy.predict import write_rows
-        from srepr.deploy.prior import read_prior
+        from srepr.decisions.conformal import FORM
+        from srepr.deploy.costs import read_costs
+        from srepr.deploy.predict import about_decisions, write_beside, write_rows
+        from srepr.deploy.prior import in_words, read_prior
         from srepr.run.load import load
 
         if not self.inputs:
             raise InputError(
                 "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
             )
+        if self.sets is not None and self.coverage is None:
+            raise InputError("`sets` is the form of sets of labels. Set their `coverage` too, for example to 0.9.")
         classifier = load(self.model, self.head)
         about = classifier.description
-        if self.prior is not None:
+        inputs = read_unlabelled(self.inputs, about, skip_bad_images=self.skip_bad_images)
+        costs = None if self.costs is None else read_costs(self.costs, about.class_names)
+        quiet = self.out is None and sys.stdout.isatty()  # the rows on the screen are progress enough
+        how: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "quiet": quiet}
+        if self.coverage is not None:
+            classifier.thresholds(self.coverage, self.sets or FORM)  # a mistake in them is told at once
+        estimate = None
+        if self.prior == "estimate":
+            estimate = classifier.estimate_prior(inputs, **how)
+            tell(in_words(estimate, about.class_names))
+            classifier = classifier.with_prior(estimate)
+        elif self.prior is not None:
             classifier = classifier.with_prior(read_prior(self.prior, about))
-        rows = classifier.rows(
-            read_unlabelled(self.inputs, about, skip_bad_images=self.skip_bad_images),
-            top=self.top,
-            batch_size=self.batch_size,
-            workers=self.workers,
-            quiet=self.out is None and sys.stdout.isatty(),  # the rows on the screen are progress enough
-        )
+        thresholds = None
+        if self.coverage is not None:
+            thresholds = classifier.thresholds(self.coverage, self.sets or FORM)
+            if thresholds.note:
+                tell(thresholds.note)
+        rows = classifier.rows(inputs, top=self.top, thresholds=thresholds, costs=costs, **how)
+        names = columns(self.top, sets=thresholds is not None, costs=costs is not None)
         form = self.format or ("jsonl" if self.out is not None and self.out.suffix == ".jsonl" else "csv")
-        write_rows(rows, columns(self.top), self.out, form)
+        write_rows(rows, names, self.out, form)
+        if self.out is not None:
+            write_beside(self.out, about_decisions(about.class_names, estimate, thresholds))

@@ -6,12 +6,14 @@ Inputs are prepared as for evaluation. Images are decoded on demand, so any numb
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from srepr.data.about import About
 from srepr.data.arrays import checked_inputs
@@ -22,7 +24,9 @@ from srepr.data.numpy_files import Archive, map_array
 from srepr.data.table import csv_cells, csv_rows
 from srepr.data.texts import read_texts
 from srepr.data.tokens import TextExamples
-from srepr.errors import InputError, reading
+from srepr.data.workers import batches
+from srepr.errors import InputError, check, reading
+from srepr.progress import Progress
 
 
 class Unlabelled(NamedTuple):
@@ -98,6 +102,42 @@ def unlabelled_texts(texts: Sequence[str], about: About) -> Unlabelled:
 def _from_texts(texts: Sequence[str], about: About) -> Unlabelled:
     labels = np.zeros(len(texts), dtype=np.int64)
     return Unlabelled(texts, TextExamples(tuple(texts), labels, about.class_names).prepared(about))
+
+
+def unlabelled_batches(
+    inputs: Unlabelled,
+    rows: npt.NDArray[np.int64],
+    batch_size: int,
+    workers: int,
+    quiet: bool = True,
+    *,
+    silent: bool = False,
+) -> Iterator[tuple[npt.NDArray[np.int64], Tensor]]:
+    """These rows of the inputs in batches, with their indices.
+
+    Images that were skipped are reported at the end, unless `silent`.
+    """
+    check(batch_size >= 1, f"`batch_size` is {batch_size}: at least 1 is needed.")
+    parts = [rows[begin : begin + batch_size] for begin in range(0, len(rows), batch_size)]
+    # A single batch is read sooner than other processes start.
+    return _good(inputs, parts, workers if len(parts) > 1 else 0, quiet, silent)
+
+
+def _good(
+    inputs: Unlabelled, parts: Sequence[npt.NDArray[np.int64]], workers: int, quiet: bool, silent: bool
+) -> Iterator[tuple[npt.NDArray[np.int64], Tensor]]:
+    """The inputs of each part that can be read."""
+    skipped: list[str] = []
+    with Progress("predict", total=sum(map(len, parts)), quiet=quiet) as progress:
+        for loaded, _, indices in batches(inputs.examples, parts, workers=workers):
+            good = ~loaded.flatten(1)[:, 0].isnan()
+            skipped += [inputs.names[index] for index in indices[~good.numpy()]]
+            if good.any():
+                yield indices[good.numpy()], loaded[good]
+            progress.advance(len(indices))
+    if skipped and not silent:
+        which = f"{skipped[0]} is the first" if len(skipped) > 1 else skipped[0]
+        print(f"srepr: skipped {len(skipped):,} bad images ({which})", file=sys.stderr)
 
 
 def _vectors(about: About) -> bool:

@@ -35,19 +35,21 @@ borrows this one, or takes the lowest score among the examples that count for it
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from srepr.decisions.numbers import as_labels, as_probabilities, as_shares, some
 from srepr.errors import InputError, check, unknown
 
 FORMS = ("marginal", "class", "pas", "fuzzy", "interpolated")
 FORM = "interpolated"
-"""Chosen with `TAU` on images that CIFAR100-LT models had not seen: the fewest under-covered classes for its size."""
+"""Chosen on images of CIFAR-100 that the CIFAR100-LT run had not seen, as are `TAU` and `BANDWIDTH`."""
 TAU = 0.5
-BANDWIDTH = 0.03
+BANDWIDTH = 0.003
 ROUNDING = 1e-12  # of sums of weights, relative
 CELLS = 1 << 22  # weights held at once: classes x examples
 
@@ -83,7 +85,7 @@ class Thresholds:
 
     def sets(self, probabilities: Any) -> Tensor:
         """Which labels are in the set of each input: booleans [N, K] for probabilities [N, K]."""
-        p = _probabilities(probabilities)
+        p = as_probabilities(probabilities)
         if p.shape[1] != len(self.minimum):
             raise InputError(f"`probabilities` has {p.shape[1]} columns: the thresholds are for {len(self.minimum)}")
         return (p >= torch.tensor(self.minimum, dtype=torch.float64)) | (p == p.amax(1, keepdim=True))
@@ -98,6 +100,7 @@ def calibrate(
     expects: Any = None,
     counts: Any = None,
     prior: Any = None,
+    class_names: Sequence[str] | None = None,
     tau: float = TAU,
     bandwidth: float = BANDWIDTH,
 ) -> Thresholds:
@@ -108,32 +111,30 @@ def calibrate(
     - counts: the training counts [K], for `fuzzy`. None stands for those of the held-out examples.
     - prior: the class shares or counts [K] at the place of use, if they differ from those of the held-out examples.
       Adjust the probabilities to them too, here and in `Thresholds.sets`, and pass them as `expects`.
+    - class_names: for the note; by default the classes have numbers.
 
     >>> p = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.6, 0.4], [0.3, 0.7]])
     >>> calibrate(p, [0, 0, 0, 1], coverage=0.6, form="marginal").minimum
     (0.69999..., 0.69999...)
     >>> print(calibrate(p, [0, 0, 0, 1], coverage=0.6, form="class").note)
-    Classes with fewer than 2 held-out examples borrow 0.5 times the threshold of all classes together: 1 (1 of 2).
+    Classes with fewer than 2 held-out examples borrow 0.5 times the threshold of all: 1 (1 of 2).
     """
-    p = _probabilities(probabilities)
+    p = as_probabilities(probabilities)
     held, classes = p.shape
-    y = _labels(labels, held, classes)
+    y = as_labels(labels, held, classes)
     check(0 < coverage < 1, f"`coverage` is {coverage}: it must lie between 0 and 1, for example 0.9")
     check(0 <= tau <= 1, f"`tau` is {tau}: it must lie in 0 .. 1, from quantiles of all classes to those of each")
     check(0 < bandwidth < math.inf, f"`bandwidth` is {bandwidth}: it must be a finite number above 0")
     if form not in FORMS:
-        raise unknown("form", form, FORMS)
-    check(
-        form != "pas" or expects is not None,
-        "the form pas divides by `expects`: pass the class shares [K] that the probabilities are for",
-    )
+        raise unknown("form of sets", form, FORMS)
+    shares = None if prior is None else as_shares(prior, "prior", classes)
+    never = torch.zeros(classes, dtype=torch.bool) if shares is None else shares == 0
     e = torch.ones(classes, dtype=torch.float64)
     if expects is not None and form != "marginal":
-        e = _shares(expects, "expects", classes)
+        e = as_shares(expects, "expects", classes).where(~never, e)
         check(bool((e > 0).all()), "`expects` has a class with the share 0: give every class a share above 0")
     numbers = torch.bincount(y, minlength=classes).double()
-    f = numbers if counts is None else _shares(counts, "counts", classes)
-    shares = None if prior is None else _shares(prior, "prior", classes)
+    f = numbers if counts is None else as_shares(counts, "counts", classes)
 
     scores, order = (p.gather(1, y[:, None])[:, 0] / e[y]).sort(descending=True)
     y = y[order]
@@ -144,7 +145,7 @@ def calibrate(
             bool((weights * numbers).any()),
             "no held-out example is of a class that `prior` expects: pass examples of the classes at the place of use",
         )
-    t = _quantiles(scores, weights[y][None], weights[None], coverage)[0]
+    t = _quantiles(scores, weights[y][None], weights[None], coverage)[0].clamp(min=0)
 
     poor = torch.zeros_like(e, dtype=torch.bool)
     if form not in ("marginal", "pas"):
@@ -152,26 +153,31 @@ def calibrate(
         kernel = (f / f.max(), bandwidth / (numbers + 1)) if form == "fuzzy" else None
         own, least = _quantiles_of_each(scores, y, classes, coverage, kernel)
         if form == "interpolated":
-            t = (1 - tau) * t + tau * own
+            t = (1 - tau) * t + tau * own.clamp(min=0)
         else:
-            t = torch.where(own > 0, own, torch.minimum((1 - tau) * t, least))
+            t = torch.where(own >= 0, own, torch.minimum((1 - tau) * t, least))
 
     minimum = t * e * (1 - 1e-15)  # a little lower: rounding must not leave out an example at the threshold
-    borrowed, always = (mask.nonzero().flatten().tolist() for mask in (poor, minimum == 0))
-    missing = 0.0 if shares is None else float(shares[numbers == 0].sum())
-    note = _note(form, coverage, held, classes, borrowed, always, tau, missing)
+    minimum[never] = 1.0  # such a class has the probability 0
+    borrowed, always = (mask.nonzero().flatten().tolist() for mask in (poor & ~never, minimum == 0))
+    names = [str(k) for k in range(classes)] if class_names is None else list(class_names)
+    source = "from classes of similar frequency" if form == "fuzzy" else f"{1 - tau:g} times the threshold of all"
+    note = _note(coverage, held, source, [names[k] for k in borrowed], [names[k] for k in always], classes)
+    if shares is not None and bool((shares[numbers == 0] > 0).any()):
+        missing = float(shares[numbers == 0].sum())
+        note += f" Classes without held-out examples are {missing:.1%} of the prior: the coverage is of the others."
     prior = None if shares is None else tuple(shares.tolist())
-    return Thresholds(form, coverage, tuple(minimum.tolist()), tuple(borrowed), prior, note)
+    return Thresholds(form, coverage, tuple(minimum.tolist()), tuple(borrowed), prior, note.strip())
 
 
 def _quantiles(scores: Tensor, weights: Tensor, own: Tensor, coverage: float) -> Tensor:
     """The thresholds t [R, M] of the module's formula, from R rows of weights for descending scores, [R, H].
 
-    `own` [R, M] are the weights w_k(k) of M labels for each row.
+    `own` [R, M] are the weights w_k(k) of M labels for each row. Where no score is low enough, it is -1.
     """
     sums = weights.cumsum(1)
     first = torch.searchsorted(sums, coverage * (sums[:, -1:] + own) * (1 - ROUNDING))
-    return torch.cat([scores, scores.new_zeros(1)])[first]
+    return torch.cat([scores, -scores.new_ones(1)])[first]
 
 
 def _quantiles_of_each(
@@ -182,91 +188,29 @@ def _quantiles_of_each(
     The kernel has the positions f and the variances v of the classes; without it, a class counts for itself only.
     """
     own, least = torch.empty(2, classes, dtype=torch.float64)
-    for some in torch.split(torch.arange(classes), max(1, CELLS // max(len(y), classes))):
+    for few in torch.split(torch.arange(classes), max(1, CELLS // max(len(y), classes))):
         if kernel is None:
-            weights = (y == some[:, None]).double()
+            weights = (y == few[:, None]).double()
         else:
             f, v = kernel
-            weights = torch.exp(-((f - f[some, None]) ** 2) / (2 * v[some, None]))[:, y]
-        one = torch.ones(len(some), 1, dtype=torch.float64)
-        own[some] = _quantiles(scores, weights, one, coverage)[:, 0]
-        least[some] = _quantiles(scores, weights, 0 * one, 1.0)[:, 0].where(weights.any(1), torch.tensor(math.inf))
+            weights = torch.exp(-((f - f[few, None]) ** 2) / (2 * v[few, None]))[:, y]
+        one = torch.ones(len(few), 1, dtype=torch.float64)
+        own[few] = _quantiles(scores, weights, one, coverage)[:, 0]
+        least[few] = _quantiles(scores, weights, 0 * one, 1.0)[:, 0].where(weights.any(1), torch.tensor(math.inf))
     return own, least
 
 
-def _note(
-    form: str,
-    coverage: float,
-    held: int,
-    classes: int,
-    borrowed: list[int],
-    always: list[int],
-    tau: float,
-    missing: float,
-) -> str:
+def _note(coverage: float, held: int, source: str, borrowed: list[str], always: list[str], classes: int) -> str:
+    """What a user should know: which classes borrow their threshold, and which labels are in every set."""
     enough = math.ceil((1 - ROUNDING) / (1 - coverage)) - 1
     lines = []
     if borrowed:
-        source = f"{1 - tau:g} times the threshold of all classes together"
-        source = "from classes of similar frequency" if form == "fuzzy" else source
-        lines.append(
-            f"Classes with fewer than {enough} held-out examples borrow {source}: {_some(borrowed, classes)}."
-        )
-    if missing > 0:
-        lines.append(
-            f"Classes without held-out examples make up {missing:.1%} of the prior: coverage is for the others."
-        )
+        lines.append(f"Classes with fewer than {enough} held-out examples borrow {source}: {some(borrowed, classes)}.")
     if len(always) == classes:
         lines.append(
-            f"Every set has all labels: {held} held-out examples support no smaller sets of coverage {coverage:g}. "
-            f"At least {enough} are needed."
+            f"Every set has all labels: {held} held-out examples are too few for a coverage of {coverage:g}, "
+            f"which takes {enough}."
         )
     elif always:
-        lines.append(f"Labels in every set, as the examples support no threshold: {_some(always, classes)}.")
+        lines.append(f"Labels in every set, as no held-out example supports a threshold: {some(always, classes)}.")
     return " ".join(lines)
-
-
-def _some(numbers: list[int], classes: int) -> str:
-    dots = ", ..." if len(numbers) > 10 else ""
-    return f"{', '.join(map(str, numbers[:10]))}{dots} ({len(numbers)} of {classes})"
-
-
-def _probabilities(values: Any) -> Tensor:
-    p = _numbers(values, "probabilities")
-    if p.ndim != 2 or not p.numel():
-        raise InputError(f"`probabilities` has the shape {list(p.shape)}: pass [N, K], one row for each example")
-    # NaN fails every comparison
-    if not (bool(p.min() >= 0) and bool((p.sum(1) - 1).abs().max() <= 1e-3)):
-        raise InputError(
-            "`probabilities` must be >= 0 and sum to 1 for each example: pass logits through softmax first"
-        )
-    return p
-
-
-def _labels(values: Any, held: int, classes: int) -> Tensor:
-    try:
-        y = torch.as_tensor(values)
-    except (TypeError, ValueError, RuntimeError):
-        y = torch.empty(0, 0)
-    if y.shape != (held,) or y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
-        raise InputError(f"`labels` must be {held} whole numbers, the class of each row of `probabilities`")
-    if not 0 <= int(y.min()) <= int(y.max()) < classes:
-        raise InputError(f"`labels` must lie in 0 .. {classes - 1}, the columns of `probabilities`")
-    return y.long().cpu()
-
-
-def _shares(values: Any, name: str, classes: int) -> Tensor:
-    """Class shares [K] that sum to 1."""
-    n = _numbers(values, name)
-    if n.shape != (classes,) or not bool(n.min() >= 0) or not 0 < float(n.sum()) < math.inf:
-        raise InputError(f"`{name}` must be {classes} finite numbers >= 0, one for each class, and not all 0")
-    return n / n.sum()
-
-
-def _numbers(values: Any, name: str) -> Tensor:
-    try:
-        return torch.as_tensor(values).detach().cpu().double()
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(
-            f"`{name}` is not an array of numbers: pass a tensor, an array or lists of one length"
-        ) from None

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from srepr.classifier import Classifier
 from srepr.data.longtail import LIMITS, groups
@@ -21,6 +21,9 @@ from srepr.run.folder import provenance
 from srepr.run.load import find_head
 from srepr.run.schema import read_config, read_results
 from srepr.views import VIEWS, footnotes, too_small
+
+LEVELS = (0.8, 0.9, 0.95)
+"""Coverages whose thresholds an exported file contains."""
 
 
 def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, Any]:
@@ -35,7 +38,8 @@ def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, An
         **({"texts": True} if about.tokenizer else {}),
         "normalisation": {"mean": about.mean, "std": about.std},
         "temperature": classifier.temperature,
-        "prior": None if classifier.shift is None else _prior(classifier, classifier.shift),
+        "prior": classifier.prior,
+        "sets": [] if classifier.held is None else [asdict(classifier.thresholds(level)) for level in LEVELS],
         "exported with": provenance()["versions"],
     }
 
@@ -58,12 +62,6 @@ def _of_run(run: Path, head: str | None) -> dict[str, Any]:
     }
 
 
-def _prior(classifier: Classifier, shift: Tensor) -> list[float]:
-    expects = np.ones(len(shift)) if classifier.expects is None else np.asarray(classifier.expects)
-    shares = expects * np.exp(shift.double().numpy())
-    return cast(list[float], (shares / shares.sum()).tolist())
-
-
 def model_card(facts: Mapping[str, Any]) -> str:
     r"""The facts as a page of Markdown.
 
@@ -79,6 +77,7 @@ def model_card(facts: Mapping[str, Any]) -> str:
         "## Data": _data(facts),
         "## Metrics": _metrics(facts),
         "## Calibration": _calibration(facts),
+        "## Sets of labels": _sets(facts),
         "## Intended use and limits": _limits(facts),
         "## How it was made": _how(facts),
     }
@@ -138,6 +137,10 @@ def _metrics(facts: Mapping[str, Any]) -> str:
 
 
 def _calibration(facts: Mapping[str, Any]) -> str:
+    fitted = [row["temperature"] for row in facts.get("choice", {}).get("candidates", []) if row["chosen"]]
+    told = (
+        f"The logits are divided by the temperature {fitted[0]:g}, fitted on held-out examples.\n\n" if fitted else ""
+    )
     metrics = facts.get("metrics") or {}
     equal = (
         metrics.get("views", {}).get("equal") if "method" in facts else None
@@ -145,11 +148,33 @@ def _calibration(facts: Mapping[str, Any]) -> str:
     measured = equal or metrics
     bins = [row for row in measured.get("bins", []) if row["count"]]
     if not bins:
-        return "Not measured."
+        return f"{told}Not measured."
     rows = [f"| {row['confidence']:.3f} | {row['accuracy']:.3f} | {row['count']:,.0f} |" for row in bins]
     where = f"the test set, {VIEWS['equal'].title}" if equal else "the test set"
-    heading = f"Expected calibration error {measured['ece']:.3f} on {where}, over these bins:"
+    heading = f"{told}Expected calibration error {measured['ece']:.3f} on {where}, over these bins:"
     return "\n".join([heading, "", "| confidence | accuracy | examples |", "|---|---|---|", *rows])
+
+
+def _sets(facts: Mapping[str, Any]) -> str:
+    sets = facts.get("sets") or []
+    if not sets:
+        return "Not calibrated: there are no held-out examples."
+    rows = [
+        f"| {one['coverage']:g} | {min(one['minimum']):.3g} to {max(one['minimum']):.3g} | {len(one['borrowed']):,} |"
+        for one in sets
+    ]
+    mix = "the class prior below" if facts.get("prior") else "the class mix of the training data"
+    return "\n".join(
+        [
+            "A label is in the set if its probability is at least its minimum, or if no label is more probable. The "
+            f"set contains the truth with the coverage, for inputs with {mix}. Form: {sets[0]['form']}. The minimum "
+            "of each label is in the exported file, under `sets`. Classes with few held-out examples borrow theirs.",
+            "",
+            "| coverage | minimum | classes that borrow |",
+            "|---|---|---|",
+            *rows,
+        ]
+    )
 
 
 def _limits(facts: Mapping[str, Any]) -> str:

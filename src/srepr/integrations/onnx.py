@@ -18,6 +18,7 @@ from srepr.errors import InputError
 
 OLDEST_OPSET = 18
 TOLERANCE = 1e-4
+NAMED = ("class_names", "normalisation", "inputs", "model_card", "temperature", "prior", "sets")
 
 
 def onnx_graph(
@@ -27,7 +28,7 @@ def onnx_graph(
 
     Its input is `inputs` or, for texts of any length, `input_ids` and `attention_mask`. `raw` returns a dict of the
     outputs. onnxruntime must agree with it to 1e-4 on each batch in `trials`. The metadata holds all `facts` under
-    `srepr`, and class names, normalisation, inputs and model card under their own names.
+    `srepr`, and those in `NAMED` under their own names.
 
     >>> onnx_graph(nn.Identity(), [(torch.ones(1, 2),)], {}, opset=3)
     Traceback (most recent call last):
@@ -60,7 +61,7 @@ def onnx_graph(
     graph = program.model_proto
     named = {
         "srepr": facts,
-        **{name: facts[name] for name in ("class_names", "normalisation", "inputs", "model_card")},
+        **{name: facts[name] for name in NAMED if name in facts},
     }
     onnx.helper.set_model_props(
         graph, {name: value if isinstance(value, str) else json.dumps(value) for name, value in named.items()}
