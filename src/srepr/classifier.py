@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -13,14 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
 from srepr.data.workers import batches
+from srepr.decisions import rejection
+from srepr.decisions.doubt import Familiar, doubt
 from srepr.decisions.held import Held
-from srepr.errors import InputError, check
+from srepr.errors import InputError, check, tell
 from srepr.models.call import call, eval_mode
+from srepr.models.split import inputs_of
 from srepr.objective import LARGEST_EXPONENT
 from srepr.progress import Progress
 
@@ -38,8 +41,9 @@ class Prediction(NamedTuple):
     """[B, K], softmax of the logits."""
     precision: Tensor
     """[B], sum_k alpha_k of the Dirichlet Dir(alpha), alpha = exp(logits / temperature): large where certain."""
-    mutual_information: Tensor
-    """[B], entropy of the Dirichlet's mean minus its expected entropy: the uncertainty of the model itself."""
+    uncertainty: Tensor
+    """[B], 0 .. 1: how likely the label is wrong, 1 - max_k p_k, and more for inputs unlike those that the network
+    knows (`srepr.decisions.doubt`)."""
 
     @property
     def label(self) -> Tensor:
@@ -53,6 +57,7 @@ class Classifier(nn.Module):
     `expects` are the class shares that the network was trained to expect, equal ones by default. `classes` is their
     number, where it is known, and `class_names` their names. `about` describes classes and inputs of a classifier that
     `srepr.load` has read. `held` is what it said about held-out examples, which its decisions are calibrated on.
+    `familiar` is what the inputs of the layer `layer`, its features, look like for the inputs that it knows.
 
     >>> model = Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), classes=3)
     >>> model(torch.zeros(2, 4)).shape
@@ -76,6 +81,8 @@ class Classifier(nn.Module):
         about: About | None = None,
         class_names: Sequence[str] | None = None,
         held: Held | None = None,
+        familiar: Familiar | None = None,
+        layer: str = "",
     ) -> None:
         super().__init__()
         check(0 < temperature < math.inf, f"`temperature` is {temperature}: it must be a finite number above 0")
@@ -86,6 +93,7 @@ class Classifier(nn.Module):
         self.classes = len(self._names) if self._names is not None else classes
         self.expects = expects
         self.held = held
+        self.familiar, self.layer = familiar, layer
         self.register_buffer("shift", shift)
 
     @property
@@ -142,19 +150,20 @@ class Classifier(nn.Module):
             if self.description.tokenizer and all(isinstance(one, str) for one in several):
                 return list(self.rows(unlabelled_texts(several, self.description), top=top))
             return list(self.rows(read_unlabelled([Path(one) for one in several], self.description), top=top))
-        with torch.no_grad(), eval_mode(self):
+        watched = nullcontext([]) if self.familiar is None else inputs_of(self.model, self.layer)
+        with torch.no_grad(), eval_mode(self), watched as features:
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
-        information = dirichlet.mutual_information(alpha).to(logits.dtype)
-        return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
+        excess = None if self.familiar is None else self.familiar.excess(features[0].flatten(1).cpu())
+        probabilities = logits.softmax(-1)
+        return Prediction(probabilities, alpha.sum(-1).to(logits.dtype), doubt(probabilities, excess))
 
     def rows(
         self, inputs: Unlabelled, *, top: int = 1, batch_size: int = 64, workers: int = 0, quiet: bool = True
     ) -> Iterator[Row]:
         """A row for each input, in order, as soon as it is known; the numbers have six digits.
 
-        The uncertainty is the mutual information, the precision that of the Dirichlet. Images that were skipped are
-        reported at the end.
+        Images that were skipped are reported at the end.
         """
         classes = len(inputs.examples.class_names)
         if not 1 <= top <= classes:
@@ -174,13 +183,13 @@ class Classifier(nn.Module):
                 skipped += [names[index] for index in indices[~good.numpy()]]
                 answer = self.predict(loaded[good])
                 best = answer.probabilities.topk(top)
-                numbers = (best.values, best.indices, answer.mutual_information, answer.precision)
+                numbers = (best.values, best.indices, answer.uncertainty)
                 told = zip(indices[good.numpy()], *(values.tolist() for values in numbers), strict=True)
-                for index, shares, labels, information, precision in told:
+                for index, shares, labels, uncertainty in told:
                     first, *others = (
                         (examples.class_names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True)
                     )
-                    values = [names[index], *first, six_digits(information), six_digits(precision), *chain(*others)]
+                    values = [names[index], *first, six_digits(uncertainty), *chain(*others)]
                     yield dict(zip(columns(top), values, strict=True))
                 progress.advance(len(indices))
         if skipped:
@@ -217,7 +226,60 @@ class Classifier(nn.Module):
             about=self.about,
             class_names=self._names,
             held=self.held,
+            familiar=self.familiar,
+            layer=self.layer,
         )
+
+    def rejection(self, share: float, *, by_class: bool = False) -> rejection.Rejection:
+        """The rule that rejects this share of inputs, the most doubtful, from the held-out examples.
+
+        The share is meant for the class mix that the probabilities are for: that of `with_prior`, or else the one that
+        the head expects. With `by_class`, it is that of each predicted class.
+
+        >>> held = Held(torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.1, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1, 1]))
+        >>> rule = Classifier(nn.Identity(), classes=2, held=held).rejection(0.25)
+        >>> rule.rejects([0.3, 0.05], [0, 1])
+        tensor([ True, False])
+        """
+        if self.held is None:
+            raise InputError(
+                "this classifier has no held-out examples to find a threshold on. Re-train it with a validation set,"
+                " or pass the uncertainties to srepr.decisions.rejection.most_doubtful."
+            )
+        logits, labels = self.held.logits, self.held.labels
+        classes = self.held.classes
+        expects = torch.ones(classes) if self.expects is None else torch.as_tensor(self.expects)
+        probabilities = (logits if self.shift is None else self.moved(logits)).double().softmax(-1)
+        prior = expects.double() * (1.0 if self.shift is None else self.shift.double().cpu().exp())
+        inside = None if self.familiar is None else torch.zeros(len(labels))
+        return rejection.calibrate(
+            doubt(probabilities, inside),
+            probabilities.argmax(-1),
+            share,
+            classes,
+            weights=(prior / torch.bincount(labels, minlength=classes))[labels],
+            by_class=by_class,
+        )
+
+    def rejecting(self, rows: Iterable[Row], share: float, *, by_class: bool = False) -> Iterator[Row]:
+        """The rows, each with `reject`: whether it is among the most doubtful share.
+
+        Without held-out examples, the rows are compared with each other, so all of them are awaited; stderr says so.
+        """
+        rejection.check_share(share)
+        numbers = {name: k for k, name in enumerate(self.class_names)}
+        if self.held is not None:
+            rule = self.rejection(share, by_class=by_class)
+            if rule.borrowed:
+                tell(f"{len(rule.borrowed)} classes are predicted too seldom on held-out data: they share a threshold.")
+            limits = {name: six_digits(rule.thresholds[k]) for name, k in numbers.items()}
+            yield from ({**row, "reject": row["uncertainty"] > limits[row["label"]]} for row in rows)
+            return
+        every = list(rows)
+        tell(f"the model has no held-out examples: the most doubtful of these {len(every):,} inputs are rejected.")
+        doubts, labels = [row["uncertainty"] for row in every], [numbers[row["label"]] for row in every]
+        rejected = rejection.most_doubtful(doubts, labels, share, by_class=by_class).tolist()
+        yield from ({**row, "reject": one} for row, one in zip(every, rejected, strict=True))
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -230,10 +292,10 @@ def columns(top: int = 1) -> Sequence[str]:
     """The keys of a row.
 
     >>> columns(top=2)
-    ['input', 'label', 'probability', 'uncertainty', 'precision', 'label_2', 'probability_2']
+    ['input', 'label', 'probability', 'uncertainty', 'label_2', 'probability_2']
     """
     more = [f"{what}_{rank}" for rank in range(2, top + 1) for what in ("label", "probability")]
-    return ["input", "label", "probability", "uncertainty", "precision", *more]
+    return ["input", "label", "probability", "uncertainty", *more]
 
 
 def six_digits(value: float) -> float:

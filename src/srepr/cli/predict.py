@@ -33,6 +33,10 @@ class PredictCommand:
     """Number of labels per input, the most probable first."""
     prior: str | None = None
     """Class prior of the deployment: uniform, train, a file, or a list such as 0.7,0.2,0.1."""
+    reject: float | None = None
+    """Share of inputs to send to a person, the most doubtful: adds a column `reject`."""
+    reject_by_class: Annotated[bool, FlagCreatePairsOff] = False
+    """Reject this share of each predicted class, so that rare classes are not rejected more often."""
     batch_size: int = 64
     """Inputs per batch."""
     workers: int = 2
@@ -64,4 +68,9 @@ class PredictCommand:
             quiet=self.out is None and sys.stdout.isatty(),  # the rows on the screen are progress enough
         )
         form = self.format or ("jsonl" if self.out is not None and self.out.suffix == ".jsonl" else "csv")
-        write_rows(rows, columns(self.top), self.out, form)
+        names = list(columns(self.top))
+        if self.reject is not None:
+            rows, names = classifier.rejecting(rows, self.reject, by_class=self.reject_by_class), [*names, "reject"]
+        elif self.reject_by_class:
+            raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
+        write_rows(rows, names, self.out, form)
