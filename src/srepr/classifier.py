@@ -154,7 +154,10 @@ class Classifier(nn.Module):
         with torch.no_grad(), eval_mode(self), watched as features:
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
-        excess = None if self.familiar is None else self.familiar.excess(features[0].flatten(1).cpu())
+        excess = None if self.familiar is None else torch.zeros(len(logits))
+        # A network that pools its logits gives its classifier a sequence, which is not watched.
+        if self.familiar is not None and features and features[0].shape == (len(logits), len(self.familiar.mean)):
+            excess = self.familiar.excess(features[0].cpu())
         probabilities = logits.softmax(-1)
         return Prediction(probabilities, alpha.sum(-1).to(logits.dtype), doubt(probabilities, excess))
 
@@ -271,15 +274,20 @@ class Classifier(nn.Module):
         if self.held is not None:
             rule = self.rejection(share, by_class=by_class)
             if rule.borrowed:
-                tell(f"{len(rule.borrowed)} classes are predicted too seldom on held-out data: they share a threshold.")
+                tell(
+                    f"{len(rule.borrowed)} classes are predicted too seldom on held-out data: they share a threshold."
+                )
             limits = {name: six_digits(rule.thresholds[k]) for name, k in numbers.items()}
-            yield from ({**row, "reject": row["uncertainty"] > limits[row["label"]]} for row in rows)
-            return
-        every = list(rows)
-        tell(f"the model has no held-out examples: the most doubtful of these {len(every):,} inputs are rejected.")
-        doubts, labels = [row["uncertainty"] for row in every], [numbers[row["label"]] for row in every]
-        rejected = rejection.most_doubtful(doubts, labels, share, by_class=by_class).tolist()
-        yield from ({**row, "reject": one} for row, one in zip(every, rejected, strict=True))
+            return ({**row, "reject": row["uncertainty"] > limits[row["label"]]} for row in rows)
+
+        def compared() -> Iterator[Row]:
+            every = list(rows)
+            tell(f"the model has no held-out examples: the most doubtful of these {len(every):,} inputs are rejected.")
+            doubts, labels = [row["uncertainty"] for row in every], [numbers[row["label"]] for row in every]
+            rejected = rejection.most_doubtful(doubts, labels, share, by_class=by_class).tolist()
+            yield from ({**row, "reject": one} for row, one in zip(every, rejected, strict=True))
+
+        return compared()
 
     def __getattr__(self, name: str) -> Any:
         try:

@@ -46,7 +46,9 @@ class Rejection:
     def rejects(self, doubt: Any, label: Any) -> Tensor:
         """Whether each input [N] is rejected, from its doubt [N] and its predicted class [N]."""
         values = _numbers(doubt, "doubt")
-        return values > torch.tensor(self.thresholds, dtype=torch.float64)[_labels(label, values, len(self.thresholds))]
+        return (
+            values > torch.tensor(self.thresholds, dtype=torch.float64)[_labels(label, values, len(self.thresholds))]
+        )
 
 
 def calibrate(

@@ -122,9 +122,7 @@ def load_head(path: Path, layer: nn.Module | None = None) -> nn.Module:
     return load_head_and_held(path, layer)[0]
 
 
-def load_head_and_held(
-    path: Path, layer: nn.Module | None = None
-) -> tuple[nn.Module, Held | None, Familiar | None]:
+def load_head_and_held(path: Path, layer: nn.Module | None = None) -> tuple[nn.Module, Held | None, Familiar | None]:
     """The head of a file written by `save_head`, its held-out logits and known features, if there are any."""
     tensors, _ = load_tensors(path)
     held, familiar = _taken(path, tensors), _known(path, tensors)

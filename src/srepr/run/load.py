@@ -67,7 +67,9 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
     temperature = float(note.get("dirichlet_temperature", note["settings"]["temperature"]))
     expects = expected_prior(note, about.counts)
     try:
-        return checkpoints.ready(network, about, temperature=temperature, expects=expects, held=held, familiar=familiar)
+        return checkpoints.ready(
+            network, about, temperature=temperature, expects=expects, held=held, familiar=familiar
+        )
     except InputError as error:
         raise InputError(f"{path / 'heads' / f'{name}.json'}: {error}") from None
 
