@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -18,10 +18,10 @@ from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_texts
 from srepr.data.workers import batches
-from srepr.decisions import rejection
 from srepr.decisions.doubt import Familiar, doubt
 from srepr.decisions.held import Held
-from srepr.errors import InputError, check, tell
+from srepr.decisions.rejection import Rejection, calibrate
+from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
 from srepr.models.split import inputs_of
 from srepr.objective import LARGEST_EXPONENT
@@ -233,61 +233,29 @@ class Classifier(nn.Module):
             layer=self.layer,
         )
 
-    def rejection(self, share: float, *, by_class: bool = False) -> rejection.Rejection:
-        """The rule that rejects this share of inputs, the most doubtful, from the held-out examples.
+    def rejection(self, share: float, *, by_class: bool = False) -> Rejection:
+        """The rule that rejects this share of inputs, or of each predicted class, by the held-out examples.
 
         The share is meant for the class mix that the probabilities are for: that of `with_prior`, or else the one that
-        the head expects. With `by_class`, it is that of each predicted class.
+        the head expects.
 
         >>> held = Held(torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.1, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1, 1]))
-        >>> rule = Classifier(nn.Identity(), classes=2, held=held).rejection(0.25)
-        >>> rule.rejects([0.3, 0.05], [0, 1])
+        >>> Classifier(nn.Identity(), classes=2, held=held).rejection(0.25).rejects([0.3, 0.05], [0, 1])
         tensor([ True, False])
         """
         if self.held is None:
             raise InputError(
-                "this classifier has no held-out examples to find a threshold on. Re-train it with a validation set,"
-                " or pass the uncertainties to srepr.decisions.rejection.most_doubtful."
+                "this classifier has no held-out examples to find a threshold on: train with a validation set, or "
+                "compare inputs with each other (srepr.decisions.rejection.most_doubtful)"
             )
-        logits, labels = self.held.logits, self.held.labels
+        logits, labels = self.held
         classes = self.held.classes
-        expects = torch.ones(classes) if self.expects is None else torch.as_tensor(self.expects)
         probabilities = (logits if self.shift is None else self.moved(logits)).double().softmax(-1)
-        prior = expects.double() * (1.0 if self.shift is None else self.shift.double().cpu().exp())
-        inside = None if self.familiar is None else torch.zeros(len(labels))
-        return rejection.calibrate(
-            doubt(probabilities, inside),
-            probabilities.argmax(-1),
-            share,
-            classes,
-            weights=(prior / torch.bincount(labels, minlength=classes))[labels],
-            by_class=by_class,
-        )
-
-    def rejecting(self, rows: Iterable[Row], share: float, *, by_class: bool = False) -> Iterator[Row]:
-        """The rows, each with `reject`: whether it is among the most doubtful share.
-
-        Without held-out examples, the rows are compared with each other, so all of them are awaited; stderr says so.
-        """
-        rejection.check_share(share)
-        numbers = {name: k for k, name in enumerate(self.class_names)}
-        if self.held is not None:
-            rule = self.rejection(share, by_class=by_class)
-            if rule.borrowed:
-                tell(
-                    f"{len(rule.borrowed)} classes are predicted too seldom on held-out data: they share a threshold."
-                )
-            limits = {name: six_digits(rule.thresholds[k]) for name, k in numbers.items()}
-            return ({**row, "reject": row["uncertainty"] > limits[row["label"]]} for row in rows)
-
-        def compared() -> Iterator[Row]:
-            every = list(rows)
-            tell(f"the model has no held-out examples: the most doubtful of these {len(every):,} inputs are rejected.")
-            doubts, labels = [row["uncertainty"] for row in every], [numbers[row["label"]] for row in every]
-            rejected = rejection.most_doubtful(doubts, labels, share, by_class=by_class).tolist()
-            yield from ({**row, "reject": one} for row, one in zip(every, rejected, strict=True))
-
-        return compared()
+        prior = torch.as_tensor([1.0] * classes if self.expects is None else self.expects, dtype=torch.float64)
+        prior = prior if self.shift is None else prior * self.shift.double().cpu().exp()
+        doubts = doubt(probabilities, None if self.familiar is None else torch.zeros(len(labels)))
+        weights = (prior / torch.bincount(labels, minlength=classes))[labels]
+        return calibrate(doubts, probabilities.argmax(-1), share, classes, weights=weights, by_class=by_class)
 
     def __getattr__(self, name: str) -> Any:
         try:

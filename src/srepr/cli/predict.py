@@ -48,6 +48,7 @@ class PredictCommand:
         """Predict, and write row by row."""
         from srepr.classifier import columns
         from srepr.data.unlabelled import read_unlabelled
+        from srepr.decisions.rejection import mark
         from srepr.deploy.predict import write_rows
         from srepr.deploy.prior import read_prior
         from srepr.run.load import load
@@ -70,7 +71,9 @@ class PredictCommand:
         form = self.format or ("jsonl" if self.out is not None and self.out.suffix == ".jsonl" else "csv")
         names = list(columns(self.top))
         if self.reject is not None:
-            rows, names = classifier.rejecting(rows, self.reject, by_class=self.reject_by_class), [*names, "reject"]
+            fair = {"by_class": self.reject_by_class}
+            rule = None if classifier.held is None else classifier.rejection(self.reject, **fair)
+            rows, names = mark(rows, about.class_names, self.reject, rule, **fair), [*names, "reject"]
         elif self.reject_by_class:
             raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
         write_rows(rows, names, self.out, form)

@@ -13,10 +13,10 @@ is about 1 for inputs like these. With a limit t that one known input in 500 exc
 
     1 - (1 - e) min(1, t / s)^16,      e = (1 - max_k p_k + 0.2 H(p) / log K) / 1.2
 
-(Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, 2018, with one
-class and without lengths). The entropy H is larger, for the same largest probability, if nothing else is ruled out.
-Known inputs keep the order of e but for one in 500. The numbers 500, 16 and 0.2 were chosen on images that CIFAR-LT
-networks had not seen (results/doubt.md).
+(Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, 2018, with
+one class and without lengths). The entropy H is larger, for the same largest probability, if nothing else is ruled
+out. Known inputs keep the order of e but for one in 500. The numbers 500, 16 and 0.2 were chosen on images that
+CIFAR-LT networks had not seen (results/doubt.md).
 
 C has the R largest principal components of the directions, and the mean of the other variances for all others
 (Tipping and Bishop, Probabilistic Principal Component Analysis, 1999).
@@ -66,7 +66,7 @@ class Familiar(NamedTuple):
     """The distance s that one known input in 500 exceeds."""
 
     def distance(self, features: Tensor) -> Tensor:
-        """s [N] of features [N, L]; NaN for features that are not finite."""
+        """The distance s [N] of features [N, L]; NaN for features that are not finite."""
         away = _directions(features) - self.mean.double()
         along = away @ self.scaled.double().T
         # What the components leave of |away|^2; scaled rows have the length 1 / standard deviation.
@@ -76,14 +76,14 @@ class Familiar(NamedTuple):
         return (squares / away.shape[1]).sqrt()
 
     def excess(self, features: Tensor) -> Tensor:
-        """s / t [N] of features [N, L]: above 1 for one known input in 500."""
+        """The ratio s / t [N] of features [N, L]: above 1 for one known input in 500."""
         if features.ndim != 2 or features.shape[1] != len(self.mean):
             raise InputError(f"`features` has shape {list(features.shape)}: pass [N, {len(self.mean)}]")
         return self.distance(features) / self.limit.double()
 
-    def checked(self, length: int | None = None) -> Familiar:
-        """The same, if it can be what `fit` gives, for features of this length; else an InputError."""
-        size = self.mean.numel() if length is None else length
+    def checked(self) -> Familiar:
+        """The same, if it can be what `fit` gives; else an InputError."""
+        size = self.mean.numel()
         shapes = (self.mean.shape, self.scaled.shape[1:], self.rest.shape, self.limit.shape)
         good = self.scaled.ndim == 2 and shapes == ((size,), (size,), (), ())
         finite = good and all(tensor.is_floating_point() and tensor.isfinite().all() for tensor in self)

@@ -1,31 +1,34 @@
 """Rejection: the most doubtful inputs go to a person. What remains is right more often: risk and coverage.
 
-An input is rejected if its doubt d is above a threshold t. To reject a share r of the inputs, t is the smallest doubt of
-H held-out examples with
+An input is rejected if its doubt d is above a threshold t. To reject a share r of the inputs, t is the smallest doubt
+of H held-out examples with
 
     sum_i w_i [d_i > t]  <=  r sum_i w_i.
 
-The weights w_i = q(y_i) / n(y_i), where n counts the held-out examples of a class, are for the class mix q at the place
-of use. With equal weights, a new input that is exchangeable with the held-out ones is rejected with the probability
-(floor(r H) + 1) / (H + 1) if no two doubts are equal.
+The weights w_i = q(y_i) / n(y_i), where n counts the held-out examples of a class, are for the class mix q at the
+place of use. With equal weights, a new input that is exchangeable with the held-out ones is rejected with the
+probability (floor(r H) + 1) / (H + 1) if no two doubts are equal.
 
 Of N inputs in the order of doubt, the i most certain ones are kept: their coverage is i / N, their risk the share of
-errors among them (El-Yaniv and Wiener, On the Foundations of Noise-free Selective Classification, 2010). The area under
-the risk-coverage curve, the mean of the risk over i = 1..N, judges the order of the doubt, whatever its scale (AURC;
-Geifman, Uziel and El-Yaniv 2019). Inputs of equal doubt count as if in random order, by the expected numbers of errors.
+errors among them (El-Yaniv and Wiener, On the Foundations of Noise-free Selective Classification, 2010). The area
+under the risk-coverage curve, the mean of the risk over i = 1..N, judges the order of the doubt, whatever its scale
+(AURC; Geifman, Uziel and El-Yaniv 2019). Inputs of equal doubt count as if in random order, by the expected numbers of
+errors.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from srepr.errors import InputError, check
+from srepr.errors import InputError, check, tell
 
+Row = dict[str, Any]
 ROUNDING = 1e-12  # of sums of weights, relative
 
 
@@ -56,9 +59,9 @@ def calibrate(
 ) -> Rejection:
     """The rule that rejects this share of held-out examples, from their doubt [H] and predicted classes [H].
 
-    `weights` [H] make them stand for another mix of classes. With `by_class`, the same share of each predicted class is
-    rejected: rare classes, which are more doubtful, are not rejected more often. A class that is predicted for fewer
-    than 1 / share held-out examples takes the threshold of all classes together.
+    `weights` [H] make them stand for another mix of classes. With `by_class`, the same share of each predicted class
+    is rejected: rare classes, which are more doubtful, are not rejected more often. A class that is predicted for
+    fewer than 1 / share held-out examples takes the threshold of all classes together.
 
     >>> calibrate([0.1, 0.2, 0.3, 0.4], [0, 0, 0, 1], share=0.25, classes=2).thresholds
     (0.3, 0.3)
@@ -102,6 +105,36 @@ def most_doubtful(doubt: Any, label: Any, share: float, *, by_class: bool = Fals
     rejected = torch.zeros(len(d), dtype=torch.bool)
     rejected[d.argsort(descending=True, stable=True)[: math.floor(share * len(d) * (1 + ROUNDING))]] = True
     return rejected
+
+
+def mark(
+    rows: Iterable[Row], class_names: Sequence[str], share: float, rule: Rejection | None, *, by_class: bool = False
+) -> Iterator[Row]:
+    """The rows of predictions, each with the key `reject`: whether the rule rejects it.
+
+    Without a rule, the rows are compared with each other, so all of them are awaited; stderr says so.
+
+    >>> rows = [{"label": "wren", "uncertainty": 0.1}, {"label": "crow", "uncertainty": 0.7}]
+    >>> [row["reject"] for row in mark(rows, ["crow", "wren"], 0.1, Rejection(0.1, (0.5, 0.5)))]
+    [False, True]
+    """
+    check_share(share)
+    if rule is not None:
+        if rule.borrowed:
+            few = f"{len(rule.borrowed)} of {len(class_names)} classes are predicted for too few held-out examples"
+            tell(f"{few} to have a threshold of their own: they take that of all.")
+        # The rows have six digits.
+        limits = {name: float(f"{limit:.6g}") for name, limit in zip(class_names, rule.thresholds, strict=True)}
+        return ({**row, "reject": row["uncertainty"] > limits[row["label"]]} for row in rows)
+
+    def compared() -> Iterator[Row]:
+        every, numbers = list(rows), {name: k for k, name in enumerate(class_names)}
+        tell(f"the model has no held-out examples: the most doubtful of these {len(every):,} inputs are rejected.")
+        doubts, labels = [row["uncertainty"] for row in every], [numbers[row["label"]] for row in every]
+        rejected = most_doubtful(doubts, labels, share, by_class=by_class).tolist()
+        yield from ({**row, "reject": one} for row, one in zip(every, rejected, strict=True))
+
+    return compared()
 
 
 class Curve(NamedTuple):
