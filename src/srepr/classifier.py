@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, overload
@@ -150,7 +150,9 @@ class Classifier(nn.Module):
             if self.description.tokenizer and all(isinstance(one, str) for one in several):
                 return list(self.rows(unlabelled_texts(several, self.description), top=top))
             return list(self.rows(read_unlabelled([Path(one) for one in several], self.description), top=top))
-        watched = nullcontext([]) if self.familiar is None else inputs_of(self.model, self.layer)
+        watched: AbstractContextManager[list[Tensor]] = (
+            nullcontext([]) if self.familiar is None else inputs_of(self.model, self.layer)
+        )
         with torch.no_grad(), eval_mode(self), watched as features:
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()

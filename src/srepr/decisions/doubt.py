@@ -142,7 +142,8 @@ def doubt(probabilities: Tensor, excess: Tensor | None = None) -> Tensor:
     entropy = torch.special.entr(probabilities).sum(-1) / math.log(max(probabilities.shape[-1], 2))
     mixed = (wrong + ENTROPY * entropy) / (1 + ENTROPY)
     known = excess.to(probabilities).clamp(min=1).nan_to_num(math.inf, math.inf) ** -STEEPNESS
-    return (1 - (1 - mixed) * known).clamp(0, 1)
+    combined: Tensor = 1 - (1 - mixed) * known
+    return combined.clamp(0, 1)
 
 
 def _directions(features: Tensor) -> Tensor:
