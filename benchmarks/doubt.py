@@ -182,15 +182,20 @@ def settings(name: str, features: dict[str, Array]) -> Iterator[dict[str, Any]]:
     known, labels = features["rest"], features["rest_y"]
     run = Images(name, features, known[:half], labels[:half])
     kept = doubt.STEEPNESS, doubt.ENTROPY
-    strange = {"other": features["other_rest"], "scrambled": features["rest_scrambled"]}
+    parts = {"errors": known[half:], "other": features["other_rest"], "scrambled": features["rest_scrambled"]}
+    given = {
+        part: (torch.from_numpy(run.logits(x)).softmax(1), run.familiar.excess(torch.from_numpy(x)))
+        for part, x in parts.items()
+    }
     wrong = run.wrong(known[half:], labels[half:])
     for steepness, entropy in product((8, 16, 32), (0.0, 0.1, 0.2, 0.5)):
         doubt.STEEPNESS, doubt.ENTROPY = steepness, entropy
-        inside = run.doubts(known[half:])
-        row = {"run": name, "steepness": steepness, "entropy": entropy}
+        row: dict[str, Any] = {"run": name, "steepness": steepness, "entropy": entropy}
         for which in (PLAIN, DEFAULT):
-            row[f"errors, {which}"] = auroc(inside[which][wrong], inside[which][~wrong])
-            row |= {f"{kind}, {which}": auroc(run.doubts(x)[which], inside[which]) for kind, x in strange.items()}
+            doubts = {part: doubt.doubt(p, None if which == PLAIN else s).numpy() for part, (p, s) in given.items()}
+            inside = doubts.pop("errors")
+            row[f"errors, {which}"] = auroc(inside[wrong], inside[~wrong])
+            row |= {f"{part}, {which}": auroc(d, inside) for part, d in doubts.items()}
         yield row
     doubt.STEEPNESS, doubt.ENTROPY = kept
 
@@ -230,7 +235,9 @@ def markdown(found: dict[str, Any]) -> str:
         return float(np.mean([row[part][name][measure] for row in own if row["set"] == which]))
 
     def ratio(part: str, name: str) -> float:
-        return float(np.mean([mean(s, part, name, "AURC") / mean(s, part, PLAIN, "AURC") for s in sets]))
+        ours = [mean(s, part, name, "AURC") / mean(s, part, PLAIN, "AURC") for s in sets]
+        judged_on = [numbers["held" if part == "held" else "errors"] for numbers in found["images"].values()]
+        return float(np.mean([*ours, *(run[name]["AURC"] / run[PLAIN]["AURC"] for run in judged_on)]))
 
     ratios = [[name, ratio("held", name), ratio("test", name)] for name in names]
     errors = {
@@ -268,14 +275,15 @@ Errors: AUROC, the chance that a wrong prediction has the larger doubt than a ri
 over all shares of rejected inputs (lower is better). Strange inputs: AUROC, the chance that one has the larger doubt
 than a test image, and FPR95, the share of them that is accepted where 95 % of the test images are.
 
-## Functions of the logits, on the sets of own-data.md
+## Functions of the logits
 
-The mean over the sets of AURC, divided by that of 1 - max p. Held-out rows, on which the choice was made, and test
-rows, of the splits of the seeds {found["seeds"]}.
+The mean over the sets of own-data.md and the two CIFAR runs of AURC, divided by that of 1 - max p. Held-out rows and
+unseen training images, on which the choice was made, and test rows; the sets in the splits of the seeds
+{found["seeds"]}.
 
 {table(["candidate", "held-out", "test"], ratios)}
 
-AUROC for errors on the test rows. A linear model on given vectors has no features to watch: its doubt is 1 - max p.
+AUROC for errors on the test rows of the sets. A linear model on given vectors has no features to watch: its doubt is 1 - max p.
 
 {table(["set", *names], errors["AUROC"])}
 
@@ -337,7 +345,9 @@ def main() -> None:
             for kind, part in kinds.items()
         }
         errors = judged(inside, run.wrong(features["test"], features["test_y"]))
-        found["images"][name] = {"errors": errors, "strange": strange, "rejected": list(rejected(run))}
+        held = judged(by_logits(run.logits(features["rest"])), run.wrong(features["rest"], features["rest_y"]))
+        numbers = {"held": held, "errors": errors, "strange": strange, "rejected": list(rejected(run))}
+        found["images"][name] = numbers
     write_json(arguments.out, found)
     arguments.out.with_suffix(".md").write_text(markdown(found))
 
