@@ -283,7 +283,8 @@ unseen training images, on which the choice was made, and test rows; the sets in
 
 {table(["candidate", "held-out", "test"], ratios)}
 
-AUROC for errors on the test rows of the sets. A linear model on given vectors has no features to watch: its doubt is 1 - max p.
+AUROC for errors on the test rows of the sets. A linear model on given vectors has no features to watch: its doubt is
+1 - max p.
 
 {table(["set", *names], errors["AUROC"])}
 
