@@ -37,7 +37,7 @@ COMPONENTS = 64
 EXAMPLES = 20
 """Examples for each component, at least."""
 ENOUGH = 20_000
-"""Examples of which all of this is found; of more, some are drawn."""
+"""Examples that are enough for all of this, where there are more."""
 BEYOND = 1 / 500
 """The share of known inputs that are beyond the limit."""
 STEEPNESS = 32
@@ -105,7 +105,7 @@ def fit(features: Any, *, seed: int = 0) -> Familiar:
     if x.ndim != 2 or len(x) < 4 or not x.shape[1]:
         raise InputError(f"`features` has shape {list(x.shape)}: pass [N, L] with at least 4 examples")
     check(bool(x.isfinite().all()), "`features` contains NaN or infinity: check the network that gave them")
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:ENOUGH]
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
     some, others = x[order[::2]], x[order[1::2]]
     away = _directions(some)
     mean = away.mean(0)
