@@ -306,8 +306,8 @@ beside {UNSEEN_OTHER:,} training images of the other CIFAR and scrambled ones.
 Chosen: {doubt.STEEPNESS} and {doubt.ENTROPY}.
 
 A first measurement had a steepness of 16; this table led to 32. The limit of one in 500, the features' direction and
-the entropy were chosen before, on the same unseen images and on the blank ones and noise above, among 1 in 100, 200 and
-500, four forms of the features, and six functions of the logits.
+the entropy were chosen before, on the same unseen images and on the blank ones and noise above, among 1 in 100, 200
+and 500, four forms of the features, and six functions of the logits.
 
 {table(list(found["settings"][0]), chosen)}
 
