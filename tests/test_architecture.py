@@ -24,6 +24,7 @@ METHOD = {
         "bootstrap",
         "decisions",
         "calibration",
+        "prediction",
     ),
 }
 LAYERS = [

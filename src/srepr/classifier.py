@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from srepr import dirichlet
 from srepr.balance import Shares, adjust_to_prior
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_batches, unlabelled_texts
@@ -20,33 +20,15 @@ from srepr.decisions import conformal, prior
 from srepr.decisions.cells import decided, six_digits
 from srepr.decisions.conformal import Thresholds
 from srepr.decisions.costs import Costs
+from srepr.decisions.doubt import Familiar, doubt
 from srepr.decisions.held import Held
 from srepr.decisions.prior import PriorEstimate
+from srepr.decisions.rejection import Rejection, calibrate
 from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
+from srepr.models.split import inputs_of
 from srepr.objective import LARGEST_EXPONENT
-
-Row = dict[str, Any]
-
-
-class Prediction(NamedTuple):
-    """The result of one forward pass for a batch of inputs.
-
-    >>> Prediction(torch.tensor([[0.9, 0.1]]), torch.tensor([2.5]), torch.tensor([0.1])).label
-    tensor([0])
-    """
-
-    probabilities: Tensor
-    """[B, K], softmax of the logits."""
-    precision: Tensor
-    """[B], sum_k alpha_k of the Dirichlet Dir(alpha), alpha = exp(logits / temperature): large where certain."""
-    mutual_information: Tensor
-    """[B], entropy of the Dirichlet's mean minus its expected entropy: the uncertainty of the model itself."""
-
-    @property
-    def label(self) -> Tensor:
-        """The most probable class [B]."""
-        return self.probabilities.argmax(-1)
+from srepr.prediction import Prediction, Row, columns
 
 
 class Classifier(nn.Module):
@@ -55,6 +37,7 @@ class Classifier(nn.Module):
     `expects` are the class shares that the network was trained to expect, equal ones by default. `classes` is their
     number, where it is known, and `class_names` their names. `about` describes classes and inputs of a classifier that
     `srepr.load` has read. `held` is what it said about held-out examples, which its decisions are calibrated on.
+    `familiar` is what the inputs of the layer `layer`, its features, look like for the inputs that it knows.
 
     >>> model = Classifier(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), classes=3)
     >>> model(torch.zeros(2, 4)).shape
@@ -78,6 +61,8 @@ class Classifier(nn.Module):
         about: About | None = None,
         class_names: Sequence[str] | None = None,
         held: Held | None = None,
+        familiar: Familiar | None = None,
+        layer: str = "",
     ) -> None:
         super().__init__()
         check(0 < temperature < math.inf, f"`temperature` is {temperature}: it must be a finite number above 0")
@@ -88,6 +73,7 @@ class Classifier(nn.Module):
         self.classes = len(self._names) if self._names is not None else classes
         self.expects = expects
         self.held = held
+        self.familiar, self.layer = familiar, layer
         self.register_buffer("shift", shift)
 
     @property
@@ -142,11 +128,18 @@ class Classifier(nn.Module):
         named = self._named(inputs)
         if named is not None:
             return list(self.rows(named, top=top))
-        with torch.no_grad(), eval_mode(self):
+        watched: AbstractContextManager[list[Tensor]] = (
+            nullcontext([]) if self.familiar is None else inputs_of(self.model, self.layer)
+        )
+        with torch.no_grad(), eval_mode(self), watched as features:
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
-        information = dirichlet.mutual_information(alpha).to(logits.dtype)
-        return Prediction(logits.softmax(-1), alpha.sum(-1).to(logits.dtype), information)
+        excess = None if self.familiar is None else torch.zeros(len(logits))
+        # A network that pools its logits gives its classifier a sequence, which is not watched.
+        if self.familiar is not None and features and features[0].shape == (len(logits), len(self.familiar.mean)):
+            excess = self.familiar.excess(features[0].cpu())
+        probabilities = logits.softmax(-1)
+        return Prediction(probabilities, alpha.sum(-1).to(logits.dtype), doubt(probabilities, excess))
 
     def rows(
         self,
@@ -161,9 +154,8 @@ class Classifier(nn.Module):
     ) -> Iterator[Row]:
         """A row for each input, in order, as soon as it is known; the numbers have six digits.
 
-        The uncertainty is the mutual information, the precision that of the Dirichlet. With `thresholds`, there is the
-        set of labels, the most probable first; with `costs`, the decision of the least expected cost. Images that were
-        skipped are reported at the end.
+        With `thresholds`, there is the set of labels, the most probable first; with `costs`, the decision of the least
+        expected cost. Images that were skipped are reported at the end.
         """
         classes = len(inputs.examples.class_names)
         if not 1 <= top <= classes:
@@ -195,12 +187,12 @@ class Classifier(nn.Module):
         for indices, loaded in batches:
             answer = self.predict(loaded)
             best = answer.probabilities.topk(top)
-            numbers = (best.values, best.indices, answer.mutual_information, answer.precision)
+            numbers = (best.values, best.indices, answer.uncertainty)
             more = decided(answer.probabilities, class_names, thresholds, costs)
             told = zip(indices, *(values.tolist() for values in numbers), more, strict=True)
-            for index, shares, labels, information, precision, decisions in told:
+            for index, shares, labels, uncertainty, decisions in told:
                 first, *others = ((class_names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True))
-                values = [names[index], *first, six_digits(information), six_digits(precision), *chain(*others)]
+                values = [names[index], *first, six_digits(uncertainty), *chain(*others)]
                 yield dict(zip(keys, [*values, *decisions], strict=True))
 
     def predict_set(self, inputs: Any, coverage: float = 0.9, *, form: str = conformal.FORM) -> Any:
@@ -319,21 +311,35 @@ class Classifier(nn.Module):
             about=self.about,
             class_names=self._names,
             held=self.held,
+            familiar=self.familiar,
+            layer=self.layer,
         )
+
+    def rejection(self, share: float, *, by_class: bool = False) -> Rejection:
+        """The rule that rejects this share of inputs, or of each predicted class, by the held-out examples.
+
+        The share is meant for the class mix that the probabilities are for: that of `with_prior`, or else the one that
+        the head expects.
+
+        >>> held = Held(torch.tensor([[4.0, 0.0], [3.0, 0.0], [0.1, 0.0], [0.0, 2.0]]), torch.tensor([0, 0, 1, 1]))
+        >>> Classifier(nn.Identity(), classes=2, held=held).rejection(0.25).rejects([0.3, 0.05], [0, 1])
+        tensor([ True, False])
+        """
+        if self.held is None:
+            raise InputError(
+                "this classifier has no held-out examples to find a threshold on: train with a validation set, or "
+                "compare inputs with each other (srepr.decisions.rejection.most_doubtful)"
+            )
+        labels, classes = self.held.labels, self.held.classes
+        probabilities = self._probabilities(self.held.logits)
+        expects = [1.0] * classes if self.expects is None else self.expects
+        prior = torch.as_tensor(expects if self.prior is None else self.prior, dtype=torch.float64)
+        doubts = doubt(probabilities, None if self.familiar is None else torch.zeros(len(labels)))
+        weights = (prior / torch.bincount(labels, minlength=classes))[labels]
+        return calibrate(doubts, probabilities.argmax(-1), share, classes, weights=weights, by_class=by_class)
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
             return getattr(super().__getattr__("model"), name)
-
-
-def columns(top: int = 1, *, sets: bool = False, costs: bool = False) -> Sequence[str]:
-    """The keys of a row.
-
-    >>> columns(top=2, sets=True, costs=True)[5:]
-    ['label_2', 'probability_2', 'set', 'decision', 'expected_cost']
-    """
-    more = [f"{what}_{rank}" for rank in range(2, top + 1) for what in ("label", "probability")]
-    decisions = ["set"] * sets + ["decision", "expected_cost"] * costs
-    return ["input", "label", "probability", "uncertainty", "precision", *more, *decisions]

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from srepr import data
-from srepr.classifier import Classifier, columns
+from srepr.classifier import Classifier
 from srepr.cli import main
 from srepr.decisions.conformal import FORMS, Thresholds, calibrate
 from srepr.decisions.costs import decide
 from srepr.decisions.held import Held
 from srepr.errors import InputError
+from srepr.prediction import columns
 from srepr.run.load import load
 
 NAMES = ("0", "1", "2")

@@ -69,10 +69,10 @@ def test_tensors_are_answered_with_tensors(model):
     classifier = package.load(model)
     answer = classifier.predict(TEST.load(np.arange(10)))
     rows = classifier.rows(data.unlabelled.Unlabelled([str(k) for k in range(10)], TEST.subset(np.arange(10))))
-    for row, label, shares, precision in zip(rows, answer.label, answer.probabilities, answer.precision, strict=True):
+    for row, label, shares, doubt in zip(rows, answer.label, answer.probabilities, answer.uncertainty, strict=True):
         assert row["label"] == str(int(label))
         assert row["probability"] == pytest.approx(float(shares.max()), rel=1e-5)
-        assert row["precision"] == pytest.approx(float(precision), rel=1e-5)
+        assert row["uncertainty"] == pytest.approx(float(doubt), rel=1e-5)
 
 
 def test_what_cannot_be_loaded_is_said(retrained, tmp_path):

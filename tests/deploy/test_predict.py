@@ -14,15 +14,18 @@ from scipy import special
 from tests.kill import SREPR
 
 from srepr import data
-from srepr.classifier import Classifier, columns
+from srepr.classifier import Classifier
 from srepr.config import Train
 from srepr.data import ArrayExamples
 from srepr.data.about import About
 from srepr.data.files import Listing, image_data
 from srepr.data.unlabelled import Unlabelled, read_unlabelled
+from srepr.decisions.doubt import doubt
 from srepr.errors import InputError
-from srepr.methods import Method
+from srepr.methods import METHODS, Method
+from srepr.prediction import columns
 from srepr.run.load import load
+from srepr.run.retrain import retrain_run
 from srepr.run.train import train
 from srepr.storage.files import read_json
 
@@ -70,7 +73,8 @@ def about(**fields):
 
 def rows_of(text):
     rows = list(csv.DictReader(io.StringIO(text)))
-    return [{k: v if "label" in k or k == "input" else float(v) for k, v in row.items()} for row in rows]
+    words = ("input", "reject")
+    return [{k: v if "label" in k or k in words else float(v) for k, v in row.items()} for row in rows]
 
 
 def without_input(rows):
@@ -95,21 +99,17 @@ def test_a_folder_of_images_gets_the_accuracy_of_the_evaluation(srepr, run, digi
 
 
 def test_a_row_is_its_formulas(srepr, run, digits):
-    """Softmax, and precision and mutual information of Dir(exp(z / 20)), in float64."""
+    """Softmax, and 1 minus its largest value, in float64."""
     rows = rows_of(srepr("predict", run, digits / "digits.npz", "--top", 3).out)
     z = logits_of(run)
-    probabilities, alpha = special.softmax(z, axis=1), np.exp(z / 20)
-    total = alpha.sum(1, keepdims=True)
-    expected = (alpha / total * (special.digamma(total + 1) - special.digamma(alpha + 1))).sum(1)
+    probabilities = special.softmax(z, axis=1)
     ranked = np.argsort(-probabilities, axis=1)
     assert [row["input"] for row in rows] == [str(index) for index in range(len(TEST))]
     for rank, ending in enumerate(["", "_2", "_3"]):
         assert [row[f"label{ending}"] for row in rows] == [str(k) for k in ranked[:, rank]]
         found = [row[f"probability{ending}"] for row in rows]
         np.testing.assert_allclose(found, np.sort(probabilities, 1)[:, -1 - rank], rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose([row["precision"] for row in rows], total[:, 0], rtol=1e-5)
-    information = special.entr(alpha / total).sum(1) - expected
-    np.testing.assert_allclose([row["uncertainty"] for row in rows], information, rtol=1e-4)
+    np.testing.assert_allclose([row["uncertainty"] for row in rows], 1 - probabilities.max(1), atol=1e-5)
 
 
 def test_every_way_to_name_the_same_images_gives_the_same_rows(srepr, run, digits, tmp_path):
@@ -123,9 +123,9 @@ def test_every_way_to_name_the_same_images_gives_the_same_rows(srepr, run, digit
         without_input(listed),
     ):
         assert [row["label"] for row in rows] == [row["label"] for row in whole[: len(rows)]]
-        for name in ("probability", "uncertainty", "precision"):
+        for name in ("probability", "uncertainty"):
             expected = [row[name] for row in whole[: len(rows)]]
-            np.testing.assert_allclose([row[name] for row in rows], expected, rtol=1e-4)
+            np.testing.assert_allclose([row[name] for row in rows], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_json_lines_say_what_the_csv_says(srepr, run, digits, tmp_path):
@@ -182,6 +182,67 @@ def test_what_a_balance_leaves_of_the_training_prior(balance, rho, left):
     """A loss weighed by pi^-rho, or logits moved by rho log pi in it, is trained as if on the prior pi^(1 - rho)."""
     expected = Method(head="linear", balance=balance).expected_prior((100, 10, 1), rho)
     np.testing.assert_allclose(expected, np.array([100.0, 10, 1]) ** left)
+
+
+# Rejection
+
+
+@pytest.fixture(scope="module")
+def decided(vectors):
+    """The run on vectors with a head, which has a validation set."""
+    retrain_run(vectors / "run", {"la": METHODS["la"]}, quiet=True)
+    return vectors
+
+
+@pytest.mark.parametrize("flag", [(), ("--reject-by-class",)])
+def test_with_held_out_examples_the_threshold_does_not_depend_on_the_other_inputs(srepr, decided, flag):
+    rows = rows_of(srepr("predict", decided / "run", decided / "data.npz", "--reject", 0.3, *flag).out)
+    classifier = load(decided / "run")
+    rule = classifier.rejection(0.3, by_class=bool(flag))
+    numbers = [classifier.class_names.index(row["label"]) for row in rows]
+    expected = [row["uncertainty"] > float(f"{rule.thresholds[k]:.6g}") for row, k in zip(rows, numbers, strict=True)]
+    assert [row["reject"] for row in rows] == [str(one) for one in expected]
+    assert 0 < sum(expected) < len(rows)
+    alone = rows_of(srepr("predict", decided / "run", decided / "rows.npz", "--reject", 0.3, *flag).out)
+    assert [row["reject"] for row in alone] == [row["reject"] for row in rows[:10]]
+
+
+def test_the_threshold_rejects_the_share_of_the_mix_that_the_probabilities_are_for(decided):
+    """Held-out examples, weighed to the prior: no more than the share, and more with the next lower threshold."""
+    for classifier, prior in ((load(decided / "run"), [1, 1]), (load(decided / "run").with_prior([9, 1]), [9, 1])):
+        logits, labels = classifier.held
+        p = (logits if classifier.shift is None else classifier.moved(logits)).softmax(1)
+        doubts = doubt(p, torch.zeros(len(labels))).double()
+        weights = (torch.tensor(prior) / torch.bincount(labels))[labels].double()
+        limit = classifier.rejection(0.25).thresholds[0]
+        shares = [float(weights[doubts > one].sum() / weights.sum()) for one in (limit, limit - 1e-5)]
+        assert shares[0] <= 0.25 < shares[1]
+
+
+def test_without_held_out_examples_the_inputs_are_compared_and_it_is_said(srepr, run, digits):
+    answer = srepr("predict", run, digits / "digits.npz", "--reject", 0.1)
+    rows = rows_of(answer.out)
+    rejected = np.array([row["reject"] == "True" for row in rows])
+    doubts = np.array([row["uncertainty"] for row in rows])
+    assert rejected.sum() == len(rows) // 10
+    assert doubts[rejected].min() >= doubts[~rejected].max()
+    assert f"no held-out examples: the most doubtful of these {len(rows):,} inputs are rejected" in answer.err
+    with pytest.raises(InputError, match="has no held-out examples to find a threshold on"):
+        load(run).rejection(0.1)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--reject", "1.5"), "--reject is 1.5: it must lie between 0 and 1, for example 0.1 for a tenth"),
+        (("--reject", "nan"), "--reject is nan: it must lie between 0 and 1"),
+        (("--reject-by-class",), "--reject-by-class needs a share: set --reject"),
+    ],
+)
+def test_a_share_that_is_none_is_refused(srepr, run, digits, options, complaint):
+    answer = srepr("predict", run, digits / "digits.npz", *options)
+    assert answer.code == 2
+    assert complaint in answer.err
 
 
 # Images take the way of an evaluation

@@ -40,6 +40,10 @@ class PredictCommand:
     """Form of the sets: marginal, class, pas, fuzzy or interpolated (default)."""
     costs: Path | None = None
     """CSV file with the cost of each decision (columns) for each true class (rows): decide by expected cost."""
+    reject: float | None = None
+    """Share of inputs to send to a person, the most doubtful: adds a column `reject`."""
+    reject_by_class: Annotated[bool, FlagCreatePairsOff] = False
+    """Reject this share of each predicted class, so that rare classes are not rejected more often."""
     batch_size: int = 64
     """Inputs per batch."""
     workers: int = 2
@@ -49,12 +53,13 @@ class PredictCommand:
 
     def run(self) -> None:
         """Predict, and write row by row."""
-        from srepr.classifier import columns
         from srepr.data.unlabelled import read_unlabelled
         from srepr.decisions.conformal import FORM
+        from srepr.decisions.rejection import mark
         from srepr.deploy.costs import read_costs
         from srepr.deploy.predict import about_decisions, write_beside, write_rows
         from srepr.deploy.prior import in_words, read_prior
+        from srepr.prediction import columns
         from srepr.run.load import load
 
         if not self.inputs:
@@ -86,6 +91,12 @@ class PredictCommand:
         rows = classifier.rows(inputs, top=self.top, thresholds=thresholds, costs=costs, **how)
         names = columns(self.top, sets=thresholds is not None, costs=costs is not None)
         form = self.format or ("jsonl" if self.out is not None and self.out.suffix == ".jsonl" else "csv")
+        if self.reject is not None:
+            fair = {"by_class": self.reject_by_class}
+            rule = None if classifier.held is None else classifier.rejection(self.reject, **fair)
+            rows, names = mark(rows, about.class_names, self.reject, rule, **fair), [*names, "reject"]
+        elif self.reject_by_class:
+            raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
         write_rows(rows, names, self.out, form)
         if self.out is not None:
             write_beside(self.out, about_decisions(about.class_names, estimate, thresholds))

@@ -10,9 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from srepr.classifier import Row
 from srepr.decisions.conformal import Thresholds
 from srepr.decisions.prior import PriorEstimate
+from srepr.prediction import Row
 from srepr.storage.files import check_output, no_formula, plain, write_json, write_whole
 
 Format = Literal["csv", "jsonl"]

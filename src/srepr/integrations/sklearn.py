@@ -115,8 +115,8 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return chosen
 
     def predict_uncertainty(self, X: Any) -> Array:
-        """Mutual information [N]: the model's own (epistemic) share of the uncertainty."""
-        return self._map(X, lambda inputs: self.network_.predict(inputs).mutual_information)
+        """How likely the prediction is wrong [N], 0 .. 1: 1 minus the largest probability."""
+        return self._map(X, lambda inputs: self.network_.predict(inputs).uncertainty)
 
     def _map(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
         check_is_fitted(self)

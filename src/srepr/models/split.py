@@ -7,7 +7,8 @@ Only `swap` changes the model it gets. Names are dotted module names in the unwr
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -231,6 +232,25 @@ class _Tap(nn.Module):
                 f"{self.name} is given features of shape {list(features.shape)}: only [B, L] can be split"
             )
         return pooled
+
+
+@contextmanager
+def inputs_of(model: nn.Module, name: str) -> Iterator[list[Tensor]]:
+    """What a layer of the unwrapped model is given within the block, call by call.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> with inputs_of(model, "2") as features:
+    ...     _ = model(torch.zeros(5, 4))
+    >>> features[0].shape
+    torch.Size([5, 8])
+    """
+    given: list[Tensor] = []
+    layer = unwrap(model).get_submodule(name)
+    hook = layer.register_forward_pre_hook(lambda _, inputs: given.append(inputs[0]))
+    try:
+        yield given
+    finally:
+        hook.remove()
 
 
 def feature_length(network: nn.Module, classifier: str) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from srepr import heads
 from srepr.classifier import Classifier
 from srepr.data.about import About
+from srepr.decisions.doubt import Familiar
 from srepr.decisions.held import Held
 from srepr.errors import InputError
 from srepr.models import build
@@ -92,8 +93,14 @@ def load_posterior(path: Path, network: nn.Module) -> Posterior:
         raise InputError(f"{path} does not hold a posterior of this network: {error}") from None
 
 
-def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any], held: Held | None = None) -> None:
-    """Write a head, the settings that it was made with, and its logits on held-out examples.
+def save_head(
+    path: Path,
+    head: nn.Module,
+    made_of: Mapping[str, Any],
+    held: Held | None = None,
+    familiar: Familiar | None = None,
+) -> None:
+    """Write a head, the settings that it was made with, its logits on held-out examples, and known features.
 
     >>> path = getfixture("tmp_path") / "disalign.safetensors"
     >>> save_head(path, heads.DisAlign(*nn.Linear(2, 3).parameters()), {"stage1": "swa"})
@@ -102,7 +109,8 @@ def save_head(path: Path, head: nn.Module, made_of: Mapping[str, Any], held: Hel
     """
     kind = "cosine" if isinstance(head, Cosine) else "linear"
     kind = next((name for name, row in heads.HEADS.items() if row.mark and hasattr(head, row.mark)), kind)
-    save_tensors(path, {**head.state_dict(), **_as_tensors(held)}, {"kind": kind, "made of": json.dumps(made_of)})
+    tensors = {**head.state_dict(), **_as_tensors(held), **_named(familiar)}
+    save_tensors(path, tensors, {"kind": kind, "made of": json.dumps(made_of)})
 
 
 def load_head(path: Path, layer: nn.Module | None = None) -> nn.Module:
@@ -110,15 +118,15 @@ def load_head(path: Path, layer: nn.Module | None = None) -> nn.Module:
     return load_head_and_held(path, layer)[0]
 
 
-def load_head_and_held(path: Path, layer: nn.Module | None = None) -> tuple[nn.Module, Held | None]:
-    """The head of a file written by `save_head`, and its held-out logits if there are any."""
+def load_head_and_held(path: Path, layer: nn.Module | None = None) -> tuple[nn.Module, Held | None, Familiar | None]:
+    """The head of a file written by `save_head`, its held-out logits and known features, if there are any."""
     tensors, _ = load_tensors(path)
-    held = _taken(path, tensors)
+    held, familiar = _taken(path, tensors), _known(path, tensors)
     head = _head(path, tensors).requires_grad_(False)
     ours, theirs = ([*weight.shape] for weight in (tensors["weight"], getattr(layer, "weight", tensors["weight"])))
     if ours != theirs:
         raise InputError(f"{path} has weights {ours}, and its network takes {theirs}. Make the head again.")
-    return head, _fitting(path, held, ours[0])
+    return head, _fitting(path, held, ours[0]), familiar
 
 
 def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]) -> None:
@@ -131,7 +139,7 @@ def save_classifier(path: Path, classifier: Classifier, facts: Mapping[str, Any]
     >>> load_classifier(path).shift
     tensor([ 0.4055, -0.6931])
     """
-    tensors = {**classifier.model.state_dict(), **_as_tensors(classifier.held)}
+    tensors = {**classifier.model.state_dict(), **_as_tensors(classifier.held), **_named(classifier.familiar)}
     if classifier.shift is not None:
         tensors["shift"] = classifier.shift
     expects = None if classifier.expects is None else [float(share) for share in classifier.expects]
@@ -148,7 +156,7 @@ def load_classifier(path: Path) -> Classifier:
     """The classifier of a file written by `save_classifier`, or the network of one written by `save_model`."""
     tensors, metadata = load_tensors(path)
     about = read_about(path, metadata)
-    shift, held = tensors.pop("shift", None), _taken(path, tensors)
+    shift, held, familiar = tensors.pop("shift", None), _taken(path, tensors), _known(path, tensors)
     network = _built(path, about, tensors)
     # A network of stage 1 expects the classes as often as it saw them.
     how: dict[str, Any] = {"expects": about.counts}
@@ -163,7 +171,8 @@ def load_classifier(path: Path) -> Classifier:
         raise InputError(f"{path} has no class prior for {classes} classes. Export it again.")
     try:
         held = _fitting(path, held, classes)
-        return ready(_filled(path, network, tensors, about), about, **how, shift=shift, held=held)
+        network = _filled(path, network, tensors, about)
+        return ready(network, about, **how, shift=shift, held=held, familiar=familiar)
     except InputError as error:
         raise error if str(path) in str(error) else InputError(f"{path}: {error}") from None
 
@@ -171,6 +180,22 @@ def load_classifier(path: Path) -> Classifier:
 def _as_tensors(held: Held | None) -> dict[str, Tensor]:
     """The held-out logits in a file of weights."""
     return {} if held is None else {f"held.{name}": tensor for name, tensor in held.limited()._asdict().items()}
+
+
+def _named(familiar: Familiar | None) -> dict[str, Tensor]:
+    """The known features in a file of weights."""
+    return {} if familiar is None else {f"familiar.{name}": tensor for name, tensor in familiar._asdict().items()}
+
+
+def _known(path: Path, tensors: dict[str, Tensor]) -> Familiar | None:
+    """The known features, taken from the tensors of a file."""
+    found = [tensors.pop(f"familiar.{name}", None) for name in Familiar._fields]
+    if all(tensor is None for tensor in found):
+        return None
+    try:
+        return Familiar(*(torch.empty(0) if tensor is None else tensor for tensor in found)).checked()
+    except InputError as error:
+        raise InputError(f"{path}: {error}. Make it again.") from None
 
 
 def _taken(path: Path, tensors: dict[str, Tensor]) -> Held | None:
@@ -198,7 +223,7 @@ def load_facts(path: Path) -> dict[str, Any]:
 
 def ready(network: nn.Module, about: About, **options: Any) -> Classifier:
     """A classifier for inference: in eval mode, without gradients."""
-    return Classifier(network, about=about, **options).eval().requires_grad_(False)
+    return Classifier(network, about=about, layer=about.classifier, **options).eval().requires_grad_(False)
 
 
 def read_about(path: Path, metadata: Mapping[str, str]) -> About:

@@ -62,12 +62,14 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
         return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
     network, about = checkpoints.load_model(path / STAGE_1[note["stage1"]])
     layer = network.get_submodule(about.classifier)
-    head_, held = checkpoints.load_head_and_held(path / "heads" / f"{name}.safetensors", layer)
+    head_, held, familiar = checkpoints.load_head_and_held(path / "heads" / f"{name}.safetensors", layer)
     network = replace_classifier(network, about.classifier, head_)
     temperature = float(note.get("dirichlet_temperature", note["settings"]["temperature"]))
     expects = expected_prior(note, about.counts)
     try:
-        return checkpoints.ready(network, about, temperature=temperature, expects=expects, held=held)
+        return checkpoints.ready(
+            network, about, temperature=temperature, expects=expects, held=held, familiar=familiar
+        )
     except InputError as error:
         raise InputError(f"{path / 'heads' / f'{name}.json'}: {error}") from None
 

@@ -9,13 +9,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import nn
 
 from srepr.config import VIEWS, Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
+from srepr.decisions import doubt
+from srepr.decisions.doubt import Familiar
 from srepr.decisions.held import Held
 from srepr.errors import InputError, check
+from srepr.features import FeatureSource
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
 from srepr.retraining import check_samples, choosable, retrain_head
@@ -157,7 +161,8 @@ def make_head(
         if made.choice is not None:
             made_of["choice"] = {"on": made.choice.note, "candidates": made.choice.table}
         note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old note
-        save_head(weights, made.head, made_of, made.held or validated(frozen, made.head, data))
+        held_out = made.held or validated(frozen, made.head, data)
+        save_head(weights, made.head, made_of, held_out, familiar(frozen, source, data))
     write_json(note, {**made_of, "metrics": metrics})
     return metrics
 
@@ -168,6 +173,27 @@ def validated(frozen: Frozen, head: nn.Module, data: LongTailData) -> Held | Non
         return None
     logits, labels = zip(*frozen.outputs(head, data.validation), strict=True)
     return Held(torch.cat(logits), torch.cat(labels))
+
+
+def familiar(frozen: Frozen, source: FeatureSource, data: LongTailData) -> Familiar | None:
+    """What features of inputs look like that the network was not trained on; None if there are none.
+
+    They are those of the validation set or, around a pretrained body, of the training data. Vectors that come as
+    features are not watched.
+    """
+    if frozen.about.network == "linear":
+        return None
+    if frozen.pretrained:
+        known = source.epoch(0)
+    elif data.validation is not None:
+        known = frozen.features(data.validation, "deterministic", Retrain(samples=1), augment=False).epoch(0)
+    else:
+        return None
+    try:
+        rows = np.unique(np.linspace(0, len(known.mean) - 1, doubt.ENOUGH).astype(np.int64))
+        return doubt.fit(known.mean[rows].astype(np.float32))
+    except InputError:  # too few, or all the same
+        return None
 
 
 def suited(name: str, how: Method | Literal["auto"], *, draws: bool, pretrained: bool) -> dict[str, Method]:
