@@ -215,9 +215,11 @@ def filled(
         trial = encode(tokenizer(about.tokenizer, about.shape[0]), TRIAL)
         options |= {"pooling": text_pooling(folder), "length": about.shape[0]}
     try:
+        if not is_classifier(config, task):
+            with no_larger_than(tensors, options["config"]):
+                encoder = transformer(config, classes, task).eval()
+            options |= encoder_options(encoder, tensors, trial, task)
         with no_larger_than(tensors, options["config"]):
-            if not is_classifier(config, task):
-                options |= encoder_options(transformer(config, classes, task).eval(), tensors, trial, task)
             network = huggingface(classes, **options).eval()
         classifier = find_classifier(network, trial)
     except InputError as error:
