@@ -31,7 +31,7 @@ from srepr.storage.files import read_json, write_json
 
 BALANCED, ADJUSTED = "LogisticRegression, balanced", "LogisticRegressionCV, adjusted"
 MEASURES = ("balanced_acc", "nll", "ece")
-NAMES = {"swa": "plain", "crt": "cRT", "la": "LA", "srepr": "SRepr", "auto": "Auto"}
+NAMES = {"swa": "plain", "crt-alone": "cRT", "la-alone": "LA", "srepr-alone": "SRepr", "auto": "Auto"}
 
 
 def timed(*words: object) -> float:
@@ -60,7 +60,8 @@ def measure(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     seconds = timed(
         "train", arguments.source or arguments.name, *where, *network, "--seed", seed, "--out", out, *arguments.options
     )
-    again = timed("retrain", out, *where)
+    draws = ["--samples", arguments.samples] if arguments.samples else []
+    again = timed("retrain", out, *where, *draws)
     shown = timed("report", out, *where, "-o", out / "report.html")
     compared = read_json(out / "heads" / "auto.json").get("choice", {}).get("candidates") or [
         {"method": "la"},
@@ -69,9 +70,9 @@ def measure(arguments: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
     for one in compared:
         set_to = {"--penalty": one.get("penalty"), "--distill-weight": one.get("distill_weight")}
         options = [word for name, value in set_to.items() if value is not None for word in (name, value)]
-        timed("retrain", out, *where, "--method", one["method"], *options)
+        timed("retrain", out, *where, *draws, "--name", f"{one['method']}-alone", "--method", one["method"], *options)
     facts = {"set": arguments.name, "start": arguments.start, "seed": seed, "date": about("pretrained")["date"]}
-    facts["options"] = " ".join(arguments.options)
+    facts["options"] = " ".join(arguments.options + [f"(retrain: --samples {arguments.samples})"] * bool(draws))
     results = read_json(out / "results.json")
     rows = [{**facts, "model": NAMES[name], **equal(results[name])} for name in NAMES if name in results]
     if not arguments.untimed:
@@ -134,6 +135,7 @@ def main() -> None:
     parser.add_argument("--network", default="")
     parser.add_argument("--start", default="frozen", help="what the table calls it")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--samples", type=int, help="of `srepr retrain`, where its default takes too long")
     parser.add_argument("--untimed", action="store_true", help="of runs that share the machine, or were begun before")
     parser.add_argument("--out", type=Path, default=Path("runs/pretrained"))
     arguments = parser.parse_args(words.split())
