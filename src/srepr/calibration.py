@@ -93,7 +93,7 @@ def calibrate(logits: Tensor, labels: Tensor, counts: Tensor, doubt: float = 0.0
 
     >>> logits = torch.tensor([[2.0, 1.0], [2.0, 1.0], [2.0, 1.0], [1.0, 2.0]])
     >>> round(calibrate(logits, torch.tensor([0, 0, 1, 1]), torch.tensor([9, 1]), doubt=0.1).adjustment, 2)
-    -0.09
+    -0.53
     """
     seen, inside = torch.unique(labels, return_inverse=True)
     weights = class_weights(inside)

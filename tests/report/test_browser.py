@@ -338,15 +338,15 @@ def test_the_numbers_of_a_chart_are_a_table_as_well(visit):
 
 def test_the_candidates_of_a_choice_are_a_table_and_without_a_choice_there_is_none(visit):
     best = {"method": "srepr", "title": "SRepr", "penalty": 0.03, "distill_weight": 0.5, "temperature": 0.75}
-    best |= {"balanced_acc": 0.9, "nll": 0.388, "excess": 0.0, "standard_error": 0.0, "chosen": True}
+    best |= {"adjustment": -0.25, "balanced_acc": 0.9, "nll": 0.388, "excess": 0.0, "standard_error": 0.0, "chosen": True}
     other = {**best, "title": "LA", "distill_weight": None, "excess": 0.02, "standard_error": 0.011, "chosen": False}
     choice = {"on": "35 validation examples", "candidates": [other, best]}
     page = visit({**made_up(12), "choice": choice})
     assert "compared on 35 validation examples" in page.locator("#choice .lede").inner_text()
     cells = [row.split("\t") for row in page.locator("#choice tbody tr").all_inner_texts()]
     assert cells == [
-        ["LA", "0.03", "-", "0.75", "90.0 %", "0.388", "+0.020 ± 0.011"],
-        ["SRepr, chosen", "0.03", "0.5", "0.75", "90.0 %", "0.388", "best"],
+        ["LA", "0.03", "-", "0.75", "-0.25", "90.0 %", "0.388", "+0.020 ± 0.011"],
+        ["SRepr, chosen", "0.03", "0.5", "0.75", "-0.25", "90.0 %", "0.388", "best"],
     ]
     assert not visit(made_up(12)).locator("#choice").is_visible()
 

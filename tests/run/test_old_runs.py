@@ -52,7 +52,8 @@ def same_numbers(found, expected, name=""):
         for one, other in zip(found, expected, strict=True):
             same_numbers(one, other, name)
     elif isinstance(expected, float) and name not in EXACT:
-        assert found == pytest.approx(expected, rel=1e-6, abs=1e-6), name
+        # Processors with other instructions round otherwise, by up to 5e-6 here.
+        assert found == pytest.approx(expected, rel=2e-5, abs=1e-6), name
     else:
         assert found == expected, name
 

@@ -128,6 +128,7 @@ def _made(description: str, length: int) -> Any:
         made = Tokenizer.from_str(description)
         made.no_padding()
         made.enable_truncation(max_length=length)
+        made.encode("a \N{SNOWMAN}")  # without a token for unknown words it fails only when there is one
     except Exception as error:  # of any kind: it has no others
         raise InputError(
             f"the network's tokenizer cannot be used ({str(error)[:200]}). Fetch or train it again."
