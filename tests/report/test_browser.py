@@ -338,7 +338,14 @@ def test_the_numbers_of_a_chart_are_a_table_as_well(visit):
 
 def test_the_candidates_of_a_choice_are_a_table_and_without_a_choice_there_is_none(visit):
     best = {"method": "srepr", "title": "SRepr", "penalty": 0.03, "distill_weight": 0.5, "temperature": 0.75}
-    best |= {"adjustment": -0.25, "balanced_acc": 0.9, "nll": 0.388, "excess": 0.0, "standard_error": 0.0, "chosen": True}
+    best |= {
+        "adjustment": -0.25,
+        "balanced_acc": 0.9,
+        "nll": 0.388,
+        "excess": 0.0,
+        "standard_error": 0.0,
+        "chosen": True,
+    }
     other = {**best, "title": "LA", "distill_weight": None, "excess": 0.02, "standard_error": 0.011, "chosen": False}
     choice = {"on": "35 validation examples", "candidates": [other, best]}
     page = visit({**made_up(12), "choice": choice})
