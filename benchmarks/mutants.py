@@ -30,7 +30,6 @@ import safetensors.torch  # noqa: F401
 import scipy.stats  # noqa: F401
 import sklearn.metrics  # noqa: F401
 import torch.distributed.tensor  # noqa: F401  (torch.testing imports it on its first call)
-import torchmetrics  # noqa: F401
 import tyro  # noqa: F401
 
 ROOT = Path(__file__).parents[1]

@@ -143,6 +143,13 @@ def test_the_analysis_formulas_do_not_load_the_training_stack():
     assert training_stack(loaded_by("import srepr.analysis")) == set()
 
 
+def test_a_training_begins_without_packages_that_it_does_not_need():
+    """torchmetrics, which Lightning looks for, and all that torchmetrics looks for: five seconds of each command."""
+    loaded = loaded_by("import srepr.run.train")
+    assert {"torchmetrics", "transformers", "sklearn", "pytorch_lightning"} & loaded == set()
+    assert "lightning_fabric" in loaded
+
+
 def test_predicting_with_an_exported_model_does_not_load_the_training_stack(tmp_path):
     from srepr.classifier import Classifier
     from srepr.data.about import About

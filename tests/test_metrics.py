@@ -1,11 +1,13 @@
 """The metrics against their definitions: exact rational arithmetic for the bins, float64 numpy for the rest."""
 
+import json
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import balanced_accuracy_score, log_loss
@@ -60,7 +62,7 @@ def test_an_edge_belongs_to_the_bin_below_it_and_its_successor_to_the_one_above(
     def bin_of(p):
         metrics = LongTailMetrics([1, 1])
         metrics.update(torch.from_numpy(np.array([[p, 1 - p]], dtype=dtype)), [1], probabilities=True)
-        return int(metrics.class_gap[0].nonzero())
+        return int(metrics.sums["class_gap"][0].nonzero())
 
     edge = dtype(numerator / 15)
     assert bin_of(edge) == numerator - 1
@@ -76,7 +78,7 @@ def test_confidence_one_is_in_the_last_bin_and_zero_in_the_first():
     assert result["bins"][14] == {"count": 2.0, "confidence": pytest.approx(0.975), "accuracy": 0.5}
     assert result["bins"][0] == {"count": 0.0, "confidence": None, "accuracy": None}
     assert result["ece"] == pytest.approx(0.475)
-    assert metrics.class_gap[1].nonzero().tolist() == [[0]]
+    assert metrics.sums["class_gap"][1].nonzero().tolist() == [[0]]
 
 
 def test_one_point_zero_shares_its_bin():
@@ -221,31 +223,36 @@ def test_logits_probabilities_and_the_function_agree_and_sklearn_too():
     }
 
 
-def test_merging_two_processes_is_adding_their_states():
+def measure_share(rank, folder, logits, y):
+    """One of two processes measures every second example: across both processes, and alone."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), 2), rank=rank, world_size=2)
+    both, alone = LongTailMetrics([200, 50, 5], across=True), LongTailMetrics([200, 50, 5])
+    for metrics in (both, alone):
+        metrics.update(logits[rank::2], y[rank::2])
+    (folder / f"{rank}.json").write_text(json.dumps([both.compute(), alone.compute()]))
+    dist.destroy_process_group()
+
+
+def test_two_processes_measure_what_one_measures(tmp_path):
     rng = np.random.default_rng(1)
     logits, y = torch.from_numpy(rng.normal(size=(40, 3))), rng.integers(3, size=40)
-    whole, first, second = (LongTailMetrics([200, 50, 5]) for _ in range(3))
+    torch.multiprocessing.spawn(measure_share, (tmp_path, logits, y), nprocs=2)
+    whole = LongTailMetrics([200, 50, 5])
     whole.update(logits, y)
-    first.update(logits[:13], y[:13])
-    second.update(logits[13:], y[13:])
-    for name, reduce in first._reductions.items():
-        assert reduce is not None
-        assert getattr(whole, name).dtype == torch.float64
-        setattr(first, name, reduce(torch.stack([getattr(first, name), getattr(second, name)])))
-    assert_same(first.compute(), {k: v for k, v in whole.compute().items() if k != "bins"})
+    for rank in (0, 1):
+        both, alone = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert_same(both, {k: v for k, v in whole.compute().items() if k != "bins"})
+        part = LongTailMetrics([200, 50, 5])
+        part.update(logits[rank::2], y[rank::2])
+        assert alone == part.compute()
 
 
-def test_torchmetrics_merges_two_and_measures_one_batch_alone():
-    rng = np.random.default_rng(2)
-    logits, y = torch.from_numpy(rng.normal(size=(40, 3))), rng.integers(3, size=40)
-    whole, first, second, alone = (LongTailMetrics([200, 50, 5]) for _ in range(4))
-    whole.update(logits, y)
-    first.update(logits[:13], y[:13])
-    batch = second(logits[13:], y[13:])
-    alone.update(logits[13:], y[13:])
-    assert batch == alone.compute()
-    first.merge_state(second)
-    assert_same(first.compute(), {k: v for k, v in whole.compute().items() if k != "bins"})
+def test_a_reset_forgets_everything():
+    metrics = LongTailMetrics([1, 1])
+    metrics.update_probs([[0.9, 0.1]], [1])
+    metrics.reset()
+    metrics.update_probs([[0.9, 0.1]], [0])
+    assert (metrics.compute()["acc"], metrics.compute()["n"]) == (1.0, 1)
 
 
 def test_a_compute_between_updates_does_not_stick():
@@ -285,7 +292,7 @@ def test_diverged_outputs_are_named_and_leave_no_trace(row):
     metrics = LongTailMetrics([1, 1])
     with pytest.raises(InputError, match="the model's outputs contain NaN"):
         metrics.update(torch.tensor([row]), [0])
-    assert not metrics.examples.any()
+    assert not metrics.compute()["n"]
 
 
 def test_outputs_of_another_number_of_classes_are_named():

@@ -94,7 +94,7 @@ def test_stage_1_is_moved_in_neither_view():
 
 
 def test_the_shares_of_two_processes_add_up():
-    """Sums of the states, as torchmetrics reduces them: here each process's weighted accuracy times its weight."""
+    """As the metrics add up the sums of the processes: here each process's weighted accuracy times its weight."""
     weights = share_weights(np.ones(4), LABELS)
     whole = judge(batches(), metrics(), LABELS).views["equal"].metrics["acc"]
     hits = 0.0

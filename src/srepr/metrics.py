@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchmetrics import Metric
 
 from srepr.data.loaders import as_labels, class_names, loader, numbered, split
 from srepr.data.longtail import groups
@@ -95,8 +95,8 @@ def shot_groups(class_counts: Sequence[int]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(mask) for name, mask in groups(n).items()}
 
 
-class LongTailMetrics(Metric):
-    """All metrics of the paper's tables and some more, accumulated over batches, devices and processes.
+class LongTailMetrics:
+    """All metrics of the paper's tables and some more, accumulated over batches and, with `across`, over processes.
 
     `compute()` returns fractions, or None without an example to measure:
 
@@ -114,35 +114,27 @@ class LongTailMetrics(Metric):
     (0.5, 1.0, 0.0, None)
     """
 
-    full_state_update = False
-
-    examples: Tensor
-    nll: Tensor
-    brier: Tensor
-    class_weight: Tensor
-    class_correct: Tensor
-    class_gap: Tensor
-    bin_weight: Tensor
-    bin_confidence: Tensor
-    bin_correct: Tensor
-
-    def __init__(self, class_counts: Sequence[int], bins: int = BINS, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, class_counts: Sequence[int], bins: int = BINS, *, across: bool = False) -> None:
         _check_bins(bins)
         self.groups = shot_groups(class_counts)
-        self.classes, self.bins = len(class_counts), bins
-        shapes: dict[str, tuple[int, ...]] = {
-            **dict.fromkeys(("nll", "brier"), ()),
-            **dict.fromkeys(("examples", "class_weight", "class_correct"), (self.classes,)),
-            "class_gap": (self.classes, bins),
-            **dict.fromkeys(("bin_weight", "bin_confidence", "bin_correct"), (bins,)),
+        self.classes, self.bins, self.across = len(class_counts), bins, across
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything that was added."""
+        self.sums: dict[str, Tensor] = {
+            name: torch.zeros(shape, dtype=torch.float64)
+            for name, shape in {
+                **dict.fromkeys(("nll", "brier"), ()),
+                **dict.fromkeys(("examples", "class_weight", "class_correct"), (self.classes,)),
+                "class_gap": (self.classes, self.bins),
+                **dict.fromkeys(("bin_weight", "bin_confidence", "bin_correct"), (self.bins,)),
+            }.items()
         }
-        for name, shape in shapes.items():
-            self.add_state(name, torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
 
     def update(self, logits: Tensor, y: Any, weight: Tensor | None = None, *, probabilities: bool = False) -> None:
         """Add a batch of logits [B, K] and labels [B]; weights [B] make the examples stand for another class prior."""
-        scores = logits.detach().to(self.device)
+        scores = logits.detach().cpu()  # float64 is not on every device
         if scores.dim() != 2 or scores.shape[1] != self.classes:
             raise InputError(
                 f"the model's outputs have shape {list(scores.shape)}: {self.classes} classes need [B, {self.classes}]"
@@ -159,26 +151,30 @@ class LongTailMetrics(Metric):
         weight = torch.ones(len(y)) if weight is None else weight
         if weight.shape != y.shape or not (weight >= 0).all() or weight.isinf().any():
             raise InputError("weight must hold one finite number >= 0 for each example, [B]")
-        w = weight.to(self.device).double()
+        w = weight.cpu().double()
 
         nll = F.nll_loss(log_probs, y, reduction="none")
         error = F.one_hot(y, self.classes) - probs.double()
         correct = w * (scores.argmax(1) == y)
         confidence = probs.amax(1)
         index = bin_index(confidence, self.bins)
-        class_index = torch.arange(self.classes, device=self.device) * self.bins + bin_index(probs, self.bins)
+        class_index = torch.arange(self.classes) * self.bins + bin_index(probs, self.bins)
 
-        self.examples += torch.bincount(y, minlength=self.classes)
-        self.nll += (w * nll)[w > 0].sum()  # 0 * inf is not a contribution
-        self.brier += w @ error.square().sum(1)
-        self.class_weight += torch.bincount(y, w, self.classes)
-        self.class_correct += torch.bincount(y, correct, self.classes)
-        self.class_gap += torch.bincount(
-            class_index.flatten(), (w[:, None] * error).flatten(), self.class_gap.numel()
-        ).view_as(self.class_gap)
-        self.bin_weight += torch.bincount(index, w, self.bins)
-        self.bin_confidence += torch.bincount(index, w * confidence, self.bins)
-        self.bin_correct += torch.bincount(index, correct, self.bins)
+        batch = {
+            "examples": torch.bincount(y, minlength=self.classes),
+            "nll": (w * nll)[w > 0].sum(),  # 0 * inf is not a contribution
+            "brier": w @ error.square().sum(1),
+            "class_weight": torch.bincount(y, w, self.classes),
+            "class_correct": torch.bincount(y, correct, self.classes),
+            "class_gap": torch.bincount(
+                class_index.flatten(), (w[:, None] * error).flatten(), self.classes * self.bins
+            ).view(self.classes, self.bins),
+            "bin_weight": torch.bincount(index, w, self.bins),
+            "bin_confidence": torch.bincount(index, w * confidence, self.bins),
+            "bin_correct": torch.bincount(index, correct, self.bins),
+        }
+        for name, part in batch.items():
+            self.sums[name] += part
 
     def update_probs(self, probs: Any, y: Any, weight: Tensor | None = None) -> None:
         """Add a batch of probabilities [B, K], for predictions that are not a softmax of one model's logits.
@@ -192,30 +188,30 @@ class LongTailMetrics(Metric):
 
     def compute(self) -> dict[str, Any]:
         """The metrics over everything added so far, as listed above."""
-        total, correct = self.class_weight.cpu(), self.class_correct.cpu()
+        sums = {name: _over_processes(part) for name, part in self.sums.items()} if self.across else self.sums
+        total, correct = sums["class_weight"], sums["class_correct"]
         weight = float(total.sum())
         per_class = [_ratio(c, t) for c, t in zip(correct.tolist(), total.tolist(), strict=True)]
         present = [accuracy for accuracy in per_class if accuracy is not None]
+        bins = [sums[f"bin_{name}"].tolist() for name in ("weight", "confidence", "correct")]
         return {
             "acc": _ratio(float(correct.sum()), weight),
             **{
                 name: _ratio(float(correct[mask].sum()), float(total[mask].sum()))
                 for name, mask in self.groups.items()
             },
-            "nll": _ratio(float(self.nll), weight),
-            "ece": _ratio(float((self.bin_correct - self.bin_confidence).abs().sum()), weight),
+            "nll": _ratio(float(sums["nll"]), weight),
+            "ece": _ratio(float((sums["bin_correct"] - sums["bin_confidence"]).abs().sum()), weight),
             "balanced_acc": _ratio(sum(present), len(present)),
-            "brier": _ratio(float(self.brier), weight),
-            "classwise_ece": _ratio(float(self.class_gap.abs().sum()), weight * self.classes),
+            "brier": _ratio(float(sums["brier"]), weight),
+            "classwise_ece": _ratio(float(sums["class_gap"].abs().sum()), weight * self.classes),
             "per_class": per_class,
             "bins": [
                 {"count": w, "confidence": _ratio(confidence, w), "accuracy": _ratio(hits, w)}
-                for w, confidence, hits in zip(
-                    self.bin_weight.tolist(), self.bin_confidence.tolist(), self.bin_correct.tolist(), strict=True
-                )
+                for w, confidence, hits in zip(*bins, strict=True)
             ],
-            "n": int(self.examples.sum()),
-            "tested": {name: int(self.examples.cpu()[mask].sum()) for name, mask in self.groups.items()},
+            "n": int(sums["examples"].sum()),
+            "tested": {name: int(sums["examples"][mask].sum()) for name, mask in self.groups.items()},
         }
 
 
@@ -250,11 +246,11 @@ def measure(
     seen = 0
     parts = [(torch.empty(0, dtype=torch.int64), torch.empty(0), torch.empty(0), torch.zeros(metrics.classes))]
     for logits, labels in outputs:
-        y = _labels_for(logits, labels)
+        y = _labels_for(logits, labels).cpu()
         metrics.update(logits, y, None if weights is None else weights[seen : seen + len(y)])
         log_probs = logits.detach().double().log_softmax(1).cpu()
         confidence, predicted = log_probs.exp().max(1)
-        parts.append((predicted, confidence, F.nll_loss(log_probs, y.cpu(), reduction="none"), log_probs.exp().sum(0)))
+        parts.append((predicted, confidence, F.nll_loss(log_probs, y, reduction="none"), log_probs.exp().sum(0)))
         seen += len(y)
     labels_n, confidence_n, nll_n, sums = (list(column) for column in zip(*parts, strict=True))
     marginal = torch.stack(sums).sum(0) / max(seen, 1)
@@ -280,7 +276,16 @@ def evaluate(model: nn.Module, data: Any, class_counts: Sequence[int]) -> dict[s
         if first is None:
             raise InputError("the data is empty: check its path or Dataset")
         outputs = ((call(model, to_device(inputs, device)), y) for inputs, y in chain([first], batches))
-        return measure(outputs, LongTailMetrics(class_counts, sync_on_compute=False)).metrics
+        return measure(outputs, LongTailMetrics(class_counts)).metrics
+
+
+def _over_processes(part: Tensor) -> Tensor:
+    """The sum of all processes' parts, of a kind of tensor that their connection carries."""
+    if not dist.is_initialized():
+        return part
+    whole = part.to("cuda" if dist.get_backend() == "nccl" else "cpu", copy=True)
+    dist.all_reduce(whole)
+    return whole.cpu()
 
 
 def _as_probs(values: Any) -> Tensor:

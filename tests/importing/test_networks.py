@@ -264,7 +264,7 @@ def damage(folder, what):
         ("unknown network", "does not know the model_type 'my-own'"),
         ("no weights", "has no weights: neither model.safetensors nor pytorch_model.bin"),
         ("missing weights", "lacks the weights embeddings."),
-        ("malicious weights", "bert: the network is larger than the weights that are there. Fetch"),
+        ("malicious weights", "lacks the weights embeddings."),
         ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
         ("odd settings", "has settings that cannot be used (TypeError"),
         ("huge", "bert network from its config.json (the network is larger than"),

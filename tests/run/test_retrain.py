@@ -103,7 +103,7 @@ def test_the_metrics_are_those_of_the_whole_network_with_the_head(run, name, sta
     whole = replace_classifier(network, "fc", load_head(run / "heads/x.safetensors")).eval()
     data = load_run_data(run)
     for part, found in ((data.test, results), (data.validation, results["validation"])):
-        metrics = LongTailMetrics(about.counts, sync_on_compute=False)
+        metrics = LongTailMetrics(about.counts)
         with torch.no_grad():
             metrics.update(whole(part.load(np.arange(len(part)))), torch.from_numpy(part.labels))
         expected = metrics.compute()

@@ -88,7 +88,7 @@ def run_draws(
     stage1, layer, _ = run.classifiers[classifier]
     frozen, part, settings = run.networks[stage1], run.part, Retrain(samples=samples, seed=seed)
     features = frozen.features(part, "swag", settings, augment=False, calibration=run.data.train).epoch(0)
-    ensemble = [LongTailMetrics(frozen.about.counts, sync_on_compute=False) for _ in range(samples)]
+    ensemble = [LongTailMetrics(frozen.about.counts) for _ in range(samples)]
     rows = max(1, CELLS // (samples * len(frozen.about.counts)))
     dispersion: dict[str, list[Array]] = {"feature_dispersion": [], "probability_dispersion": []}
     for chunk in chunks(len(part), rows):

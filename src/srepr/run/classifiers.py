@@ -109,7 +109,7 @@ class Frozen:
 
     def measure(self, head: nn.Module, examples: Examples, weights: Tensor | None = None) -> Measured:
         """A head on a part of the data."""
-        metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
+        metrics = LongTailMetrics(self.about.counts)
         return measure(self.outputs(head, examples), metrics, weights)
 
     def named(self, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class Frozen:
 
     def judge(self, head: nn.Module, examples: Examples, expects: Shares | None = None) -> Judged:
         """A head on a part of the data, in both views if that is not balanced."""
-        metrics = LongTailMetrics(self.about.counts, sync_on_compute=False)
+        metrics = LongTailMetrics(self.about.counts)
         return judge(self.outputs(head, examples), metrics, examples.labels, expects=expects)
 
 

@@ -17,17 +17,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
-from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
-from lightning_fabric.utilities.exceptions import MisconfigurationException
-from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 from srepr import __version__
 from srepr.config import Machine
 from srepr.errors import InputError
 from srepr.models.hardware import compile_failure
 from srepr.run.heartbeat import DEAD
+from srepr.run.imports import only_the_version
+
+with only_the_version("torchmetrics"):  # which takes longer to import than torch
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+    from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+    from lightning_fabric.utilities.rank_zero import rank_zero_only
 
 BF16_TRIAL = """
 import torch

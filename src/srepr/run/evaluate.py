@@ -63,7 +63,7 @@ def measure_network(
             progress.advance()
 
     with torch.inference_mode(), eval_mode(network), Progress("evaluate", total=len(parts), quiet=quiet) as progress:
-        metrics = LongTailMetrics(counts).to(device)
+        metrics = LongTailMetrics(counts, across=True)
         if weights is not None:
             return measure(outputs(), metrics, weights[share]).metrics
         return judge(outputs(), metrics, examples.labels, share=share, expects=expects).metrics
