@@ -12,13 +12,14 @@ from srepr.errors import InputError
 
 
 def as_numbers(values: Any, name: str) -> Tensor:
-    """Numbers in float64 on the CPU.
+    """Numbers in float64 on the CPU; those of a list are not rounded to single precision.
 
-    >>> as_numbers([1, 2], "shares")
-    tensor([1., 2.], dtype=torch.float64)
+    >>> as_numbers([0.1, 2], "shares").tolist()
+    [0.1, 2.0]
     """
     try:
-        return torch.as_tensor(values).detach().cpu().double()
+        given = values.detach().cpu() if isinstance(values, Tensor) else values
+        return torch.as_tensor(given, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         raise InputError(
             f"`{name}` is not an array of numbers: pass a tensor, an array or lists of one length"

@@ -26,9 +26,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from srepr.decisions.cells import six_digits
+from srepr.decisions.numbers import as_numbers
 from srepr.errors import InputError, check, tell
+from srepr.prediction import Row
 
-Row = dict[str, Any]
 ROUNDING = 1e-12  # of sums of weights, relative
 
 
@@ -101,7 +103,7 @@ def most_doubtful(doubt: Any, label: Any, share: float, *, by_class: bool = Fals
             own = (y == k).nonzero().flatten()
             ranks = torch.empty(len(own), dtype=torch.float64)
             ranks[d[own].argsort(stable=True)] = torch.arange(len(own), dtype=torch.float64)
-            d[own] = (ranks + 0.5) / len(own)
+            d = d.index_copy(0, own, (ranks + 0.5) / len(own))
     rejected = torch.zeros(len(d), dtype=torch.bool)
     rejected[d.argsort(descending=True, stable=True)[: math.floor(share * len(d) * (1 + ROUNDING))]] = True
     return rejected
@@ -124,7 +126,7 @@ def mark(
             few = f"{len(rule.borrowed)} of {len(class_names)} classes are predicted for too few held-out examples"
             tell(f"{few} to have a threshold of their own: they take that of all.")
         # The rows have six digits.
-        limits = {name: float(f"{limit:.6g}") for name, limit in zip(class_names, rule.thresholds, strict=True)}
+        limits = dict(zip(class_names, map(six_digits, rule.thresholds), strict=True))
         return ({**row, "reject": row["uncertainty"] > limits[row["label"]]} for row in rows)
 
     def compared() -> Iterator[Row]:
@@ -197,10 +199,7 @@ def _threshold(doubt: Tensor, weights: Tensor, share: float) -> float:
 
 
 def _numbers(values: Any, name: str) -> Tensor:
-    try:
-        numbers = torch.as_tensor(values, dtype=torch.float64).detach().cpu().clone()
-    except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"`{name}` is not an array of numbers: pass one number for each input") from None
+    numbers = as_numbers(values, name)
     if numbers.ndim != 1 or not bool(numbers.isfinite().all()):
         raise InputError(f"`{name}` must be finite numbers [N], one for each input")
     return numbers
