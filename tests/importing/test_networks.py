@@ -141,9 +141,9 @@ def test_the_features_of_a_real_network_are_those_that_its_makers_give(tmp_path)
     network = library.models.feature_extractor(begun.network.eval(), "fc")
     with torch.no_grad():
         features = network(part.load(np.arange(len(part))))
-    last, *earlier = features.chunk(3, 1)  # of the layers 6, 4 and 2
+    last, *earlier, words = features.split([384, 384, 384, 1152], 1)  # of the layers 6, 4 and 2, and of the words
     np.testing.assert_allclose(last, stored[[place[text] for text in part.texts]], atol=2e-3)
-    for vectors in (last, *earlier):
+    for vectors in (last, *earlier, words / 1.5):
         torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(part)))
 
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,6 +45,8 @@ from srepr.storage.reader import read, shown
 LENGTH = 256
 """Largest number of tokens, if the network takes that many."""
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
+WORDS = 1152
+"""Features of the words of a text."""
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
 SIDES = ("height", "width")
 ABSENT = ("missing_keys", "mismatched_keys")
@@ -85,6 +88,9 @@ def huggingface_network(name: str, data: LongTailData) -> Start:
     tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in stored(weights)}
     classes = len(data.class_names)
     network, options, classifier = filled(folder, config, tensors, task, about, classes)
+    if network.words is not None:
+        part = data.train.prepared(about)
+        network.words.count(part.load(rows) for rows in np.array_split(np.arange(len(part)), len(part) // 500 + 1))
     digest = hashlib.sha256()
     for file in (folder / "config.json", *weights):
         digest.update(file.read_bytes())
@@ -239,8 +245,8 @@ def filled(
 
 
 def encoder_options(model: Any, tensors: Mapping[str, Tensor], trial: Tensor, task: Task) -> dict[str, Any]:
-    """The number of features of an encoder, and how it is pooled: a text after several layers, an image by the
-    encoder's own pooling if it has one and the weights of it.
+    """The number of features of an encoder, and how it is pooled: a text after several layers and beside its words,
+    an image by the encoder's own pooling if it has one and the weights of it.
     """
     missing = fill(model, tensors)
     inputs = {"pixel_values": trial} if task == "image" else {"input_ids": trial.clamp(min=0)}
@@ -253,6 +259,7 @@ def encoder_options(model: Any, tensors: Mapping[str, Tensor], trial: Tensor, ta
         layers = pooled_layers(len(hidden) - 1)
         if len(layers) > 1:
             options = {"features": sum(hidden[layer].shape[-1] for layer in layers), "layers": layers}
+        options["words"] = WORDS
     else:
         own = getattr(output, "pooler_output", None) is not None
         options["pooling"] = "pooler" if own and not any("pooler" in name for name in missing) else "mean"

@@ -1,7 +1,7 @@
 """Networks of Hugging Face transformers, built from the content of their config.json, with logits as output.
 
     a classifier     AutoModelForImageClassification or AutoModelForSequenceClassification, as the config names it
-    an encoder       AutoModel -> pooling -> fc; of texts, pooled after several of its layers
+    an encoder       AutoModel -> pooling -> fc; of texts, pooled after several of its layers, beside their words
 
 Images are [B, 3, H, W]. Texts are one tensor of token numbers [B, T], padded with -1 at the end: the network makes the
 attention mask itself. Only code of transformers runs, never code that comes with the weights.
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srepr.errors import InputError
+from srepr.models.words import Words
 
 Task = Literal["image", "text"]
 Pooling = Literal["mean", "cls", "pooler"]
@@ -33,7 +34,8 @@ class HuggingFace(nn.Module):
     one feature vector of an encoder's output: the `mean` of the tokens (those of the text, without the padding), the
     first token (`cls`), or what the encoder itself offers (`pooler`). With `layers`, the outputs of these layers are
     pooled, each scaled to unit length, side by side: earlier ones know more about words, the last one more about
-    meaning. With `padded`, texts are always padded to `length` tokens, for networks whose answer depends on it.
+    meaning. `words` is the number of features that are made of the tokens themselves (`srepr.models.words`). With
+    `padded`, texts are always padded to `length` tokens, for networks whose answer depends on it.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class HuggingFace(nn.Module):
         features: int | None,
         pooling: Pooling,
         layers: Sequence[int],
+        words: int,
         length: int,
         padded: bool,
     ) -> None:
@@ -52,7 +55,8 @@ class HuggingFace(nn.Module):
         self.model: nn.Module = transformer(config, classes, task)
         settings: Any = self.model.config
         self.pad = settings.pad_token_id if task == "text" else 0
-        self.fc = None if features is None else nn.Linear(features, classes)
+        self.words = Words(len(self.model.get_input_embeddings().weight), words) if words else None
+        self.fc = None if features is None else nn.Linear(features + words, classes)
         if self.fc is None and isinstance(getattr(self.model, "score", None), nn.Linear):
             self.model.score = nn.Linear(self.model.score.in_features, classes)  # a decoder's has no bias
             nn.init.zeros_(self.model.score.bias)
@@ -71,7 +75,12 @@ class HuggingFace(nn.Module):
             output = self.model(
                 input_ids=ids, attention_mask=mask.long(), output_hidden_states=bool(self.layers) or None
             )
-        logits: Tensor = output.logits if self.fc is None else self.fc(self.pooled(output, mask))
+        logits: Tensor
+        if self.fc is None:
+            logits = output.logits
+            return logits
+        features = self.pooled(output, mask)
+        logits = self.fc(features if self.words is None else torch.cat([features, self.words(inputs)], 1))
         return logits
 
     def pooled(self, output: Any, mask: Tensor | None) -> Tensor:
@@ -104,13 +113,14 @@ def huggingface(
     features: int | None = None,
     pooling: Pooling = "mean",
     layers: Sequence[int] = (),
+    words: int = 0,
     length: int = 256,
     padded: bool = False,
 ) -> HuggingFace:
     """The network that the content of a config.json describes, with random weights.
 
     `features` is what an encoder gives; leave it out for a classifier. `layers` are those that are pooled, by default
-    the last.
+    the last. `words` is the number of features of the words beside them.
 
     >>> tiny = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20, "hidden_size": 8,
     ...         "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -118,7 +128,7 @@ def huggingface(
     >>> network(torch.tensor([[5, 6, 7], [8, -1, -1]])).shape
     torch.Size([2, 3])
     """
-    return HuggingFace(classes, config, task, features, pooling, layers, length, padded)
+    return HuggingFace(classes, config, task, features, pooling, layers, words, length, padded)
 
 
 def library() -> Any:
