@@ -22,7 +22,7 @@ from srepr.run.classifiers import open_run
 from srepr.run.folder import sole_writer
 from srepr.storage.files import check_output, plain, write_text
 
-SCRIPTS = ("tools.js", "chart.js", "classes.js", "plots.js", "page.js")
+SCRIPTS = ("tools.js", "chart.js", "classes.js", "plots.js", "matrix.js", "use.js", "page.js")
 
 
 def write_report(
