@@ -64,10 +64,11 @@ function confusionMatrix(run) {
     width = plot.clientWidth;
     if (!width) return;
     const { rows, columns } = view, most = Math.max(rows.length, columns.length);
-    const named = rows.single && columns.single && (width - 104) / most >= 14;
-    [left, top] = named ? [104, 4] : [20, 18];
+    const letters = Math.min(Math.max(...run.classes.map((words) => words.length)), 14), room = 12 + 6.6 * letters;
+    const named = rows.single && columns.single && (width - room) / most >= 14;
+    [left, top] = named ? [room, 4] : [20, 18];
     step = Math.min((width - left - 2) / most, 56);
-    const floor = top + step * rows.length, height = floor + (named ? 84 : 4);
+    const floor = top + step * rows.length, height = floor + (named ? 20 + 5.5 * letters : 4);
     const nodes = [rect("field", left, top, step * columns.length, step * rows.length)];
     const put = (words, x, y, turn = "", kind = "end") =>
       nodes.push(svg("text", { class: kind, transform: `translate(${x} ${y}) ${turn}` }, words));
@@ -186,6 +187,6 @@ function confusionMatrix(run) {
   return [
     html("figure", {}, html("figcaption", {}, html("b", {}, "What it takes for what"), ...legend), plot,
       numbers("The most frequent mistakes", table)),
-    html("div", { class: "panel" }, said, frequent),
+    html("div", { class: "panel" }, frequent, said),
   ];
 }

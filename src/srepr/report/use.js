@@ -34,7 +34,7 @@ function rejectionChart({ coverage, kept, risk, area, by }) {
     about: "The most doubtful inputs go to a person. The curves show how many of the others are wrong, of all classes " +
       `and of each group, against the share that is kept. The order is that of ${by}. The mean over all shares (AURC) ` +
       `is ${decimal(area)}.`,
-    legend: [...shown.map((group) => html("span", {}, sample(group), group)), muted(`AURC ${decimal(area)}`)],
+    legend: shown.map((group) => html("span", {}, sample(group), group)),
     draw,
     table: () => ({
       headings: ["Kept", "Wrong", ...shown.slice(1).flatMap((group) => [`${group} kept`, "wrong"])],
@@ -54,7 +54,7 @@ function drawSets({ sets, without_sets: without }) {
     `which is right with a probability of ${percent(sets.coverage, 0)} in the class mix of training (${sets.form}).`;
   const rows = sets.rows.map(({ group, tested, coverage, size }) =>
     row(group, cells([whole(tested), percent(coverage), size.toFixed(2)])));
-  fill(find("#sets table"), [html("tr", {}, ...["Classes", "Tested", "Right label inside", "Labels"].map(column))], rows);
+  fill(find("#sets table"), [html("tr", {}, ...["Classes", "Tested", "Coverage", "Labels"].map(column))], rows);
   find("#sets .footnote").textContent = sets.note;
 }
 
@@ -132,9 +132,10 @@ function drawPosition() {
   const headings = [`Class shares: ${positionName(power)}`, ...Object.values(METRICS).map(([label]) => label)];
   fill(find("#mix table"), [html("tr", {}, ...headings.map(column))], rows);
   const untested = run.tested.filter((n) => !n).length;
-  const missing = untested ? ` ${whole(untested)} classes without ${run.use.part} examples do not count.` : "";
-  find("#mix .footnote").textContent = `In this mix, ${sharesAt(run, power).map(([group, share]) =>
-    `${percent(share)} of the inputs are of ${group}-shot classes`).join(", ")}.${missing}`;
+  const [noun, verb] = untested === 1 ? ["class", "does"] : ["classes", "do"];
+  const missing = untested ? ` ${whole(untested)} ${noun} without ${run.use.part} examples ${verb} not count.` : "";
+  const shares = sharesAt(run, power).map(([group, share]) => `${group} ${percent(share)}`);
+  find("#mix .footnote").textContent = `Inputs of each group in this mix: ${shares.join(", ")}.${missing}`;
   for (const figure of mix.figures) figure.redraw();
 }
 
@@ -150,7 +151,7 @@ function drawUse(run) {
     "other shares. Choose a cell of the matrix to look closer.";
   find("#use .matrix").replaceChildren(...confusionMatrix(run));
   find("#rejection").replaceChildren(rejectionChart(rejection),
-    html("p", { class: "footnote" }, `Ordered by ${rejection.by}.`));
+    html("p", { class: "footnote" }, `Ordered by ${rejection.by}. AURC ${decimal(rejection.area)}.`));
   drawSets(run.use);
   find("#mix .lede").textContent = `The ${part} examples are weighted so that the classes have the shares n^a of ` +
     "their training examples n, from a = 1 to a = −1. A classifier that knows the mix does better: with --prior, " +

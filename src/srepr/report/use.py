@@ -162,7 +162,7 @@ def judged_sets(
     {'group': 'all', 'tested': 1, 'coverage': 1.0, 'size': 2.0}
     """
     trained = share_weights(np.asarray(counts, dtype=np.float64), truth).numpy()
-    weights = {"all": np.ones(len(truth)), **members, "all, in the mix of training": trained}
+    weights = {"all": np.ones(len(truth)), **members, "training mix": trained}
     return {
         "form": thresholds.form,
         "coverage": thresholds.coverage,
