@@ -16,19 +16,6 @@ from srepr.report.page import render
 from srepr.report.use import UNWATCHED, confusion, judged_sets, rejection
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'srepr[test]'")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the system's chromium on PATH")
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = '</script><img src=x onerror="document.title=1">'
 DOT = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5E"
@@ -119,16 +106,6 @@ def made_up(classes, name="made-up", views=("",)):
         "head_settings": {"lr": "0.1"},
         "provenance": {"command": "srepr train birds"},
     }
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with playwright.sync_playwright() as running:
-        context = running.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=CHROMIUM, headless=True, args=FLAGS
-        )
-        yield context
-        context.close()
 
 
 @pytest.fixture
@@ -305,7 +282,8 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     wanted = page.evaluate(
-        "[...document.querySelectorAll('a, button:not(:disabled), select, [type=search], [type=range], .plot, .wide, summary')]"
+        "[...document.querySelectorAll('a, button:not(:disabled), select, [type=search], [type=range], .plot, .wide,"
+        " summary')]"
         ".filter(element => element.checkVisibility()).length"
     )
     reached = 0

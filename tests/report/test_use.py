@@ -238,12 +238,16 @@ def test_without_a_test_set_the_validation_set_is_measured_and_judges_no_sets(ru
 
 def test_a_network_of_stage_1_has_the_section_too(runs):
     found = describe_use(open_run(runs["held"], quiet=True), "swa")
-    assert found["mix"]["adjusted"]["acc"][0] == pytest.approx(in_the_page(found["mix"], 1.0)[0])  # it expects that mix
+    assert found["mix"]["adjusted"]["acc"][0] == pytest.approx(
+        in_the_page(found["mix"], 1.0)[0]
+    )  # it expects that mix
     assert found["sets"] is None
 
 
 def test_the_section_is_in_the_page_with_its_numbers(runs):
-    described = [{"name": name, **describe_run(open_run(path, quiet=True), dispersion=False)} for name, path in runs.items()]
+    described = [
+        {"name": name, **describe_run(open_run(path, quiet=True), dispersion=False)} for name, path in runs.items()
+    ]
     page = render(described)
     found = json.loads(page.split('type="application/json">')[1].split("</script>")[0])["runs"]
     for one, expected in zip(found, described, strict=True):
