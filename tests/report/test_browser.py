@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.report.test_use import re_weighted
 
 from srepr.data.longtail import groups
 from srepr.decisions.conformal import Thresholds
 from srepr.progress import duration
 from srepr.report.mix import EXPONENTS, describe_mix
 from srepr.report.page import render
-from srepr.report.use import UNWATCHED, confusion, judged_sets, rejection
+from srepr.report.use import UNWATCHED, confusion, judged_sets, rejection, used
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'srepr[test]'")
 HOSTILE = '</script><img src=x onerror="document.title=1">'
@@ -509,16 +510,17 @@ def test_a_matrix_of_thousands_of_classes_is_looked_into(visit):
 
 
 def test_the_slider_re_weights_the_metrics(visit):
+    """What the page shows at each position is what the logits give, example by example."""
     run = made_up(12)
-    page, mix = visit(run), run["use"]["mix"]
+    chance, labels = np.random.default_rng(0), np.repeat(np.arange(1, 12), 10)
+    logits = torch.from_numpy(chance.normal(size=(110, 12)) + 2 * np.eye(12)[labels])
+    outputs = [(logits, torch.from_numpy(labels), None)]
+    run["use"]["mix"] = used(outputs, run["counts"], expects=[1.0] * 12)["mix"]
+    page = visit(run)
     slider = page.locator("[name=mix]")
     slider.focus()
-    for i, power in enumerate(EXPONENTS):
-        weights = np.array(mix["sizes"], dtype=np.float64) ** power
-        weights /= weights @ mix["classes"]
-        ece = np.abs(weights @ np.array(mix["gaps"])).sum()
-        adjusted = [mix["adjusted"][key][i] for key in ("acc", "nll", "ece")]
-        expected = [[weights @ mix["right"], weights @ mix["nll"], ece], adjusted]
+    for power in EXPONENTS:
+        expected = re_weighted(logits, labels, run["counts"], np.ones(12), power)
         shown = [[f"{100 * acc:.1f} %", f"{nll:.3f}", f"{ece:.3f}"] for acc, nll, ece in expected]
         assert [cells[1:] for cells in table(page, "mix")] == shown
         page.keyboard.press("ArrowRight")

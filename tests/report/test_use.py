@@ -1,6 +1,7 @@
 """`Using this model` in the report: every number against an independent computation from the logits."""
 
 import json
+import shutil
 import time
 
 import numpy as np
@@ -20,8 +21,10 @@ from srepr.metrics import LongTailMetrics, measure
 from srepr.report import use
 from srepr.report.content import describe_run
 from srepr.report.mix import EXPONENTS
-from srepr.report.page import render, shortened
+from srepr.report.page import render
+from srepr.report.template import shortened
 from srepr.report.use import UNWATCHED, WATCHED, confusion, describe_use, used
+from srepr.run.checkpoints import load_head, save_head
 from srepr.run.classifiers import open_run
 from srepr.run.load import load
 from srepr.run.retrain import retrain_run
@@ -48,6 +51,23 @@ def in_the_page(mix, power):
     weights = np.array(mix["sizes"], dtype=np.float64) ** power
     weights /= weights @ mix["classes"]
     return weights @ mix["right"], weights @ mix["nll"], np.abs(weights @ np.array(mix["gaps"])).sum()
+
+
+def re_weighted(logits, y, counts, expects, power):
+    """(acc, nll, ece) as it is and adjusted, in float64 from the logits, example by example.
+
+    An example of class k counts q_k / m_k, where m_k of class k are tested; adjusted logits are z + log q - log e.
+    """
+    q, tested = np.array(counts, dtype=np.float64) ** power, np.bincount(y, minlength=len(counts))
+    there = np.where(tested > 0, q, 0)
+    weights = (there / there.sum() / np.maximum(tested, 1))[y]
+    z = logits.double().numpy()
+    for moved in (z, z + np.log(q / q.sum()) - np.log(expects / expects.sum())):
+        log_p = special.log_softmax(moved, axis=1)
+        confidence, right = np.exp(log_p.max(1)), log_p.argmax(1) == y
+        bins = np.ceil(confidence * 15 - 1e-12).astype(int)
+        ece = sum(abs((weights * (right - confidence))[bins == b].sum()) for b in range(1, 16))
+        yield weights @ right, -weights @ log_p[np.arange(len(y)), y], ece
 
 
 @given(st.integers(2, 12), st.integers(1, 90), st.integers(0, 2**32 - 1))
@@ -77,7 +97,6 @@ def test_of_too_many_cells_the_largest_are_kept_and_the_others_counted(monkeypat
 @pytest.mark.parametrize("expects", ["equal", "training"])
 @pytest.mark.parametrize("absent", [(), (0, 4)], ids=["all classes tested", "two without test examples"])
 def test_every_position_of_the_slider_is_the_metric_of_re_weighted_examples(expects, absent):
-    """In float64 from the logits: example i of class k counts q_k / m_k; adjusted logits are z + log q - log e."""
     logits, labels, counts = made_up(9, 400, absent=absent)
     shares = np.ones(9) if expects == "equal" else np.array(counts, dtype=np.float64)
     mix = shortened(used(batches(logits, labels), counts, expects=shares)["mix"])  # the digits that the page has
@@ -85,20 +104,10 @@ def test_every_position_of_the_slider_is_the_metric_of_re_weighted_examples(expe
     y, tested = labels.numpy(), np.bincount(labels, minlength=9)
     assert [k for k in range(9) if not tested[k]] == list(absent)
     for i, power in enumerate(EXPONENTS):
-        q = np.array(counts, dtype=np.float64) ** power
-        there = np.where(tested > 0, q, 0)
-        weights = (there / there.sum() / np.maximum(tested, 1))[y]
-        moved = logits.double().numpy() + np.log(q / q.sum()) - np.log(shares / shares.sum())
-        for found, z in (
-            (in_the_page(mix, power), logits.double().numpy()),
-            ([mix["adjusted"][key][i] for key in ("acc", "nll", "ece")], moved),
-        ):
-            log_p = special.log_softmax(z, axis=1)
-            confidence, right = np.exp(log_p.max(1)), log_p.argmax(1) == y
-            bins = np.ceil(confidence * 15 - 1e-12).astype(int)
-            ece = sum(abs((weights * (right - confidence))[bins == b].sum()) for b in range(1, 16))
-            expected = weights @ right, -weights @ log_p[np.arange(len(y)), y], ece
-            assert found == pytest.approx(expected, rel=2e-5, abs=2e-6)
+        plain, adjusted = re_weighted(logits, y, counts, shares, power)
+        assert in_the_page(mix, power) == pytest.approx(plain, rel=2e-5, abs=2e-6)
+        found = [mix["adjusted"][key][i] for key in ("acc", "nll", "ece")]
+        assert found == pytest.approx(adjusted, rel=2e-5, abs=2e-6)
 
 
 def test_the_slider_agrees_with_the_metrics_of_srepr():
@@ -236,12 +245,20 @@ def test_without_a_test_set_the_validation_set_is_measured_and_judges_no_sets(ru
     assert sum(found["mix"]["classes"]) == 3
 
 
+def test_a_head_from_before_there_were_held_out_logits_is_to_be_made_again(runs, tmp_path):
+    run = shutil.copytree(runs["held"], tmp_path / "run")
+    file = run / "heads" / "la.safetensors"
+    save_head(file, load_head(file), {})
+    assert "srepr retrain --overwrite" in describe_use(open_run(run, quiet=True), "la")["without_sets"]
+
+
 def test_a_network_of_stage_1_has_the_section_too(runs):
     found = describe_use(open_run(runs["held"], quiet=True), "swa")
     assert found["mix"]["adjusted"]["acc"][0] == pytest.approx(
         in_the_page(found["mix"], 1.0)[0]
     )  # it expects that mix
     assert found["sets"] is None
+    assert "stage 1" in found["without_sets"]
 
 
 def test_the_section_is_in_the_page_with_its_numbers(runs):

@@ -148,14 +148,14 @@ function drawUse(run) {
   const { part, rejection } = run.use;
   find("#use .lede").textContent = `What ${run.after.name} did with the ${part} examples: which classes it takes for ` +
     "which others, what is gained if the most doubtful inputs go to a person, and what changes if the classes come in " +
-    "other shares. Choose a cell of the matrix to look closer.";
+    "other shares.";
   find("#use .matrix").replaceChildren(...confusionMatrix(run));
   find("#rejection").replaceChildren(rejectionChart(rejection),
     html("p", { class: "footnote" }, `Ordered by ${rejection.by}. AURC ${decimal(rejection.area)}.`));
   drawSets(run.use);
-  find("#mix .lede").textContent = `The ${part} examples are weighted so that the classes have the shares n^a of ` +
-    "their training examples n, from a = 1 to a = −1. A classifier that knows the mix does better: with --prior, " +
-    "srepr predict adjusts the probabilities to it, or estimates it from the inputs.";
+  find("#mix .lede").textContent = `The ${part} examples are weighted: each class gets a share in proportion to n^a, ` +
+    "where n counts its training examples, from a = 1 to a = −1. If the mix is known, srepr predict --prior adjusts " +
+    "the probabilities to it; --prior estimate finds it from the inputs.";
   Object.assign(mix, { run, figures: Object.keys(METRICS).map((key) => mixChart(run, key)) });
   find("#mix .charts").replaceChildren(...mix.figures);
   drawPosition();

@@ -49,10 +49,14 @@ def describe_use(run: Run, head: str) -> dict[str, Any]:
     thresholds, without = None, ""
     if run.data.test is None:
         without = "There is no test set to judge sets of labels on: they are calibrated on the validation set."
-    elif held is None:
-        without = "The run keeps no examples apart to calibrate sets of labels on: train it with --protocol holdout."
-    else:
+    elif held is not None:
         thresholds = Classifier(nn.Identity(), about=frozen.about, expects=expects, held=held).thresholds(COVERAGE)
+    elif not classifier.note:
+        without = "A network of stage 1 has no held-out logits to calibrate sets of labels on."
+    elif run.data.validation is not None:
+        without = "This head has no held-out logits for sets of labels: make it again with srepr retrain --overwrite."
+    else:
+        without = "The run keeps no examples apart to calibrate sets of labels on: train it with --protocol holdout."
 
     def outputs() -> Iterator[Batch]:
         for features, labels in frozen.seen(part):
