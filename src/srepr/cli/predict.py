@@ -64,18 +64,8 @@ class PredictCommand:
         from srepr.prediction import columns
         from srepr.report.predictions import Doubtful, write_predictions
         from srepr.run.load import load
-        from srepr.storage.files import check_output
 
-        if not self.inputs:
-            raise InputError(
-                "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
-            )
-        if self.sets is not None and self.coverage is None:
-            raise InputError("`sets` is the form of sets of labels. Set their `coverage` too, for example to 0.9.")
-        if self.html is not None:
-            check_output(self.html, "html")
-            if self.out is not None and self.html.resolve() == self.out.resolve():
-                raise InputError("`html` and `out` name the same file. Choose two.")
+        self._check()
         classifier = load(self.model, self.head)
         about = classifier.description
         inputs = read_unlabelled(self.inputs, about, skip_bad_images=self.skip_bad_images)
@@ -104,8 +94,6 @@ class PredictCommand:
             fair = {"by_class": self.reject_by_class}
             rule = None if classifier.held is None else classifier.rejection(self.reject, **fair)
             rows, names = mark(rows, about.class_names, self.reject, rule, **fair), [*names, "reject"]
-        elif self.reject_by_class:
-            raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
         doubtful = Doubtful(inputs.names)
         if self.html is not None:
             rows = doubtful.passing(rows)
@@ -118,3 +106,20 @@ class PredictCommand:
                 pass
             write_predictions(self.html, self.model.name, inputs, doubtful, names, thresholds)
             print(f"The page is {self.html}")
+
+    def _check(self) -> None:
+        """Refuse what cannot work before anything is read."""
+        from srepr.storage.files import check_output
+
+        if not self.inputs:
+            raise InputError(
+                "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
+            )
+        if self.sets is not None and self.coverage is None:
+            raise InputError("`sets` is the form of sets of labels. Set their `coverage` too, for example to 0.9.")
+        if self.reject_by_class and self.reject is None:
+            raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
+        if self.html is not None:
+            check_output(self.html, "html")
+            if self.out is not None and self.html.resolve() == self.out.resolve():
+                raise InputError("`html` and `out` name the same file. Choose two.")
