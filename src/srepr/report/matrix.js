@@ -96,7 +96,7 @@ function confusionMatrix(run) {
   }
   function frame() {
     image.querySelector(".chosen")?.remove();
-    if (at) image.append(rect("chosen", left + at[1] * step, top + at[0] * step, step, step));
+    if (at) image.append(rect("chosen", left + at[1] * step - 1, top + at[0] * step - 1, step + 2, step + 2));
   }
 
   function look(next, chosen) {
@@ -135,7 +135,7 @@ function confusionMatrix(run) {
     const items = here.slice(0, LISTED).map((pair) => {
       const both = `${run.classes[pair.truth]} → ${run.classes[pair.other]}`;
       return html("li", {}, html("button", { type: "button", title: both, click: () => choosePair(pair) }, both),
-        muted(`${whole(pair.count)}, ${percent(pair.count / run.tested[pair.truth], 0)}`), bar(pair.count / here[0].count));
+        muted(`${whole(pair.count)} of ${whole(run.tested[pair.truth])}`), bar(pair.count / here[0].count));
     });
     const back = html("button", { type: "button", click: () => look(everything, null) }, "Show all classes");
     const missing = run.use.confusion.left_out;
