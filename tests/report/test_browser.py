@@ -5,31 +5,42 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from tests.report.test_use import re_weighted
 
 from srepr.data.longtail import groups
+from srepr.decisions.conformal import Thresholds
 from srepr.progress import duration
+from srepr.report.mix import EXPONENTS, describe_mix
 from srepr.report.page import render
+from srepr.report.use import UNWATCHED, confusion, judged_sets, rejection, used
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'srepr[test]'")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs the system's chromium on PATH")
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 HOSTILE = '</script><img src=x onerror="document.title=1">'
 DOT = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5E"
     "rkJggg=="
 )
+
+
+def made_up_use(per_class, counts):
+    """The section on using a model that gets these shares of ten examples right; the first class is not tested."""
+    chance, classes = np.random.default_rng(0), len(counts)
+    truth = np.repeat(np.arange(1, classes), 10)
+    right = np.tile(np.arange(10), classes - 1) < np.round(10 * per_class[1:]).repeat(10)
+    predicted = np.where(right, truth, (truth + 1 + np.arange(len(truth)) % 2) % classes)
+    members = {name: mask[truth] for name, mask in groups(counts).items() if mask[truth].any()}
+    sums = np.abs(chance.normal(size=(1 + len(EXPONENTS), classes, 17)))
+    sets = Thresholds("interpolated", 0.9, (0.1,) * classes, note=f"Borrowed: {HOSTILE}.")
+    return {
+        "part": "test",
+        **confusion(truth, predicted, classes),
+        "rejection": rejection(chance.random(len(truth)), truth != predicted, members) | {"by": UNWATCHED},
+        "sets": judged_sets(right, np.full(len(truth), 2), truth, counts, members, sets),
+        "mix": describe_mix(torch.from_numpy(sums), [0] + [10] * (classes - 1), counts),
+        "without_sets": "",
+    }
 
 
 def made_up(classes, name="made-up", views=("",)):
@@ -90,21 +101,12 @@ def made_up(classes, name="made-up", views=("",)):
             "probability": spread,
         },
         "worst": [{"class": 1, "confusions": [{"class": 0, "count": 3}], "examples": [example] * 5}],
+        "use": made_up_use(after, counts),
         "cost": [{"what": "Stage 2, SRepr", "seconds": 0.01}, {"what": "Stage 1", "seconds": 4000}],
         "settings": {"seed": "0"},
         "head_settings": {"lr": "0.1"},
         "provenance": {"command": "srepr train birds"},
     }
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with playwright.sync_playwright() as running:
-        context = running.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("profile"), executable_path=CHROMIUM, headless=True, args=FLAGS
-        )
-        yield context
-        context.close()
 
 
 @pytest.fixture
@@ -154,8 +156,8 @@ def test_a_real_report_draws_itself(visit, srepr, trained, tmp_path):
 def test_everything_is_there_and_the_page_is_not_blank(visit):
     page = visit(made_up(12))
     assert page.locator(".sentence").inner_text() == "SRepr changes something (−1.0 to +2.0 points)."
-    assert page.locator("figure").count() == 1 + 2 + 4 + 3
-    assert page.locator("figure svg > title").count() == page.locator("figure svg > desc").count() == 10
+    assert page.locator("figure").count() == 1 + 2 + 4 + 3 + 5
+    assert page.locator("figure svg > title").count() == page.locator("figure svg > desc").count() == 15
     for image in page.locator("main img").all():
         assert image.get_attribute("alt")
         assert image.evaluate("image => image.complete && image.naturalWidth > 0")
@@ -281,7 +283,8 @@ def test_the_keyboard_reaches_everything_and_shows_where_it_is(visit):
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
     wanted = page.evaluate(
-        "[...document.querySelectorAll('a, button:not(:disabled), select, [type=search], .plot, .wide, summary')]"
+        "[...document.querySelectorAll('a, button:not(:disabled), select, [type=search], [type=range], .plot, .wide,"
+        " summary')]"
         ".filter(element => element.checkVisibility()).length"
     )
     reached = 0
@@ -321,7 +324,7 @@ def test_a_chart_speaks_to_the_mouse_and_to_the_arrow_keys(visit):
     assert tip(page, "classes")[0].startswith("bird 11\n")
     page.keyboard.press("Escape")
     assert tip(page, "classes") == []
-    for section in ("calibration", "dispersion"):
+    for section in ("calibration", "dispersion", "rejection", "mix"):
         for plot in page.locator(f"#{section} .plot").all():
             plot.focus()
             page.keyboard.press("Home")
@@ -428,3 +431,118 @@ def test_thousands_of_classes_stay_quick(visit):
     page.get_by_label("Find").fill("bird 77")
     assert column(page, "classes", 1) == ["bird 77", *(f"bird {k}" for k in range(770, 780))]
     assert page.locator("#classes svg .count").count() == 11
+
+
+def table(page, section):
+    """The cells of the rows of a table."""
+    return [row.split("\t") for row in page.locator(f"#{section} > .wide tbody tr").all_inner_texts()]
+
+
+def test_the_classes_have_precision_and_f1_beside_their_accuracy(visit):
+    run = made_up(12)
+    page = visit(run)
+    shown = [f"{100 * value:.1f} %" if value is not None else "–" for value in run["use"]["precision"]]
+    assert column(page, "classes", 8) == shown
+    assert column(page, "classes", 9) == [f"{value:.3f}" for value in run["use"]["f1"]]
+    page.get_by_label("Sort by").select_option("f1")
+    assert column(page, "classes", 1) == [run["classes"][k] for k in np.argsort(run["use"]["f1"], kind="stable")]
+
+
+def chosen(page):
+    """What is said about the chosen cell of the confusion matrix."""
+    return [words for words in page.locator("#use .panel [role=status]").inner_text().splitlines() if words]
+
+
+def press_cell(page, row, column, of):
+    """Click into a cell of the confusion matrix, which has so many on each side."""
+    field = page.locator("#use .field")
+    x, y, width = (float(field.get_attribute(name)) for name in ("x", "y", "width"))
+    place = {"x": x + (column + 0.5) * width / of, "y": y + (row + 0.5) * width / of}
+    page.locator("#use .matrix .plot").click(position=place)
+    return chosen(page)
+
+
+def test_a_cell_of_the_matrix_says_what_is_in_it_and_shows_the_mistakes_of_the_pair(visit):
+    run = made_up(12)
+    cells = run["use"]["confusion"]
+    times = dict(zip(zip(cells["truth"], cells["predicted"], strict=True), cells["count"], strict=True))
+    (example, *_) = run["worst"][0]["examples"]
+    run["worst"][0] |= {"class": 4, "examples": [{**example, "predicted": k} for k in (5, 5, 6, 0, 0)]}
+    page = visit(run)
+    count = times[4, 5]
+    assert press_cell(page, 4, 5, 12)[:2] == [
+        "bird 4, taken for bird 5",
+        f"mistakes: {count} of 10 examples, {10 * count:.1f} %",
+    ]
+    assert page.locator("#use .panel img").count() == 2
+    right = round(10 * run["views"][0]["after"]["per_class"][7])
+    assert press_cell(page, 7, 7, 12) == ["bird 7", f"right: {right} of 10 examples, {10 * right:.1f} %"]
+    assert press_cell(page, 0, 3, 12)[0] == f"{HOSTILE}, taken for bird 3"
+
+    page.keyboard.press("ArrowDown")
+    assert chosen(page)[0] == "bird 1, taken for bird 3"
+    listed = page.locator("#use .panel .confusions button")
+    listed.nth(1).click()
+    truth, predicted = (run["classes"][cells[key][1]] for key in ("truth", "predicted"))
+    assert chosen(page)[0] == f"{truth}, taken for {predicted}"
+
+
+def test_a_matrix_of_thousands_of_classes_is_looked_into(visit):
+    run = made_up(2000)
+    page = visit(run)
+    assert page.locator("#use .matrix svg rect").count() < 2000
+    cells = run["use"]["confusion"]
+    mistakes = zip(cells["truth"], cells["predicted"], cells["count"], strict=True)
+    inside = {(k, other): count for k, other, count in mistakes if 40 <= k < 60 and 40 <= other < 60}
+    wrong = sum(inside.values())
+    said = press_cell(page, 2, 2, 100)
+    assert said[0] == "20 classes: bird 40 … bird 59, taken for 20 classes: bird 40 … bird 59"
+    assert said[2] == f"mistakes: {wrong} of 200 examples, {wrong / 2:.1f} %"
+    page.get_by_role("button", name="Look inside").click()
+    (k, other), count = next(iter(inside.items()))
+    assert press_cell(page, k - 40, other - 40, 20) == [
+        f"bird {k}, taken for bird {other}",
+        f"mistakes: {count} of 10 examples, {count}0.0 %",
+    ]
+    page.locator("#use .matrix .plot").focus()
+    page.keyboard.press("Escape")
+    assert chosen(page)[0].startswith("20 classes")
+
+
+def test_the_slider_re_weights_the_metrics(visit):
+    """What the page shows at each position is what the logits give, example by example."""
+    run = made_up(12)
+    chance, labels = np.random.default_rng(0), np.repeat(np.arange(1, 12), 10)
+    logits = torch.from_numpy(chance.normal(size=(110, 12)) + 2 * np.eye(12)[labels])
+    outputs = [(logits, torch.from_numpy(labels), None)]
+    run["use"]["mix"] = used(outputs, run["counts"], expects=[1.0] * 12)["mix"]
+    page = visit(run)
+    slider = page.locator("[name=mix]")
+    slider.focus()
+    for power in EXPONENTS:
+        expected = re_weighted(logits, labels, run["counts"], np.ones(12), power)
+        shown = [[f"{100 * acc:.1f} %", f"{nll:.3f}", f"{ece:.3f}"] for acc, nll, ece in expected]
+        assert [cells[1:] for cells in table(page, "mix")] == shown
+        page.keyboard.press("ArrowRight")
+    assert slider.input_value() == "20"
+    assert slider.get_attribute("aria-valuetext") == "turned round"
+    few = np.array(run["groups"][1:]) == "few"
+    shares = 1 / np.array(run["counts"][1:])
+    assert f"few {100 * shares[few].sum() / shares.sum():.1f} %" in page.locator("#mix .footnote").inner_text()
+    assert "1 class without test examples does not count" in page.locator("#mix .footnote").inner_text()
+
+
+def test_sets_and_rejection_are_shown_or_it_is_said_why_not(visit):
+    run = made_up(12)
+    page = visit(run, {**made_up(12, "other"), "use": {**run["use"], "sets": None, "without_sets": "No examples."}})
+    assert [cells[0] for cells in table(page, "sets")] == ["all", "many", "medium", "few", "training mix"]
+    assert table(page, "sets")[0][1:] == ["110", f"{100 * run['use']['sets']['rows'][0]['coverage']:.1f} %", "2.00"]
+    assert page.locator("#sets .footnote").inner_text() == f"Borrowed: {HOSTILE}."
+    page.locator("#rejection .plot").focus()
+    page.keyboard.press("End")
+    wrong = run["use"]["rejection"]["risk"]["all"][-1]
+    assert tip(page, "rejection")[0].splitlines()[:2] == ["100 % kept", f"all: {100 * wrong:.1f} % wrong"]
+    page.get_by_role("radio", name="other").focus()
+    page.keyboard.press("Space")
+    assert page.locator("#sets .lede").inner_text() == "No examples."
+    assert not page.locator("#sets table").is_visible()

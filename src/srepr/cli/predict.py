@@ -26,9 +26,11 @@ class PredictCommand:
     """Head of the run; default: srepr, or else the newest on the averaged network. swa and sgd are the networks of
     stage 1."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
-    """Output file, .csv or .jsonl; default: standard output."""
+    """Output file, .csv or .jsonl; default: standard output, or none with --html."""
     format: Literal["csv", "jsonl"] | None = None
     """csv, or jsonl (one JSON object per line); default: by the suffix of the file."""
+    html: Path | None = None
+    """Write a page with the most doubtful inputs and their predictions."""
     top: int = 1
     """Number of labels per input, the most probable first."""
     prior: str | None = None
@@ -60,19 +62,16 @@ class PredictCommand:
         from srepr.deploy.predict import about_decisions, write_beside, write_rows
         from srepr.deploy.prior import in_words, read_prior
         from srepr.prediction import columns
+        from srepr.report.predictions import Doubtful, write_predictions
         from srepr.run.load import load
 
-        if not self.inputs:
-            raise InputError(
-                "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
-            )
-        if self.sets is not None and self.coverage is None:
-            raise InputError("`sets` is the form of sets of labels. Set their `coverage` too, for example to 0.9.")
+        self._check()
         classifier = load(self.model, self.head)
         about = classifier.description
         inputs = read_unlabelled(self.inputs, about, skip_bad_images=self.skip_bad_images)
         costs = None if self.costs is None else read_costs(self.costs, about.class_names)
-        quiet = self.out is None and sys.stdout.isatty()  # the rows on the screen are progress enough
+        printed = self.out is None and self.html is None
+        quiet = printed and sys.stdout.isatty()  # the rows on the screen are progress enough
         how: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "quiet": quiet}
         if self.coverage is not None:
             classifier.thresholds(self.coverage, self.sets or FORM)  # a mistake in them is told at once
@@ -95,8 +94,32 @@ class PredictCommand:
             fair = {"by_class": self.reject_by_class}
             rule = None if classifier.held is None else classifier.rejection(self.reject, **fair)
             rows, names = mark(rows, about.class_names, self.reject, rule, **fair), [*names, "reject"]
-        elif self.reject_by_class:
-            raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
-        write_rows(rows, names, self.out, form)
+        doubtful = Doubtful(inputs.names)
+        if self.html is not None:
+            rows = doubtful.passing(rows)
+        if printed or self.out is not None:
+            write_rows(rows, names, self.out, form)
         if self.out is not None:
             write_beside(self.out, about_decisions(about.class_names, estimate, thresholds))
+        if self.html is not None:
+            for _ in rows:  # those that no file has taken
+                pass
+            write_predictions(self.html, self.model.name, inputs, doubtful, names, thresholds)
+            print(f"The page is {self.html}")
+
+    def _check(self) -> None:
+        """Refuse what cannot work before anything is read."""
+        from srepr.storage.files import check_output
+
+        if not self.inputs:
+            raise InputError(
+                "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
+            )
+        if self.sets is not None and self.coverage is None:
+            raise InputError("`sets` is the form of sets of labels. Set their `coverage` too, for example to 0.9.")
+        if self.reject_by_class and self.reject is None:
+            raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
+        if self.html is not None:
+            check_output(self.html, "html")
+            if self.out is not None and self.html.resolve() == self.out.resolve():
+                raise InputError("`html` and `out` name the same file. Choose two.")

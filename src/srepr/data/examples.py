@@ -40,6 +40,8 @@ from srepr.storage.checksums import of_bytes, of_file
 
 View = tuple[int, int]
 
+VALUES = 12
+"""Numbers of a vector that a report shows."""
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -128,6 +130,10 @@ class Examples(ABC):
         """The beginning of the example for a report, or None if it is not a text."""
         return None
 
+    def values(self, index: int) -> str | None:
+        """The first numbers of the example for a report, or None if it is not a vector."""
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class ArrayExamples(Examples):
@@ -211,6 +217,14 @@ class ArrayExamples(Examples):
             return None
         pixels = self.inputs[index].transpose(1, 2, 0)
         return Image.fromarray(pixels if pixels.shape[2] == 3 else pixels[:, :, 0])
+
+    def values(self, index: int) -> str | None:
+        """The first numbers of a vector, of the mean of several, or None for an image."""
+        if self.inputs.ndim == 4:
+            return None
+        vector = np.asarray(self.inputs[index]).reshape(-1, self.inputs.shape[-1]).mean(0)
+        shown = ", ".join(f"{number:.4g}" for number in vector[:VALUES])
+        return shown if len(vector) <= VALUES else f"{shown}, … ({len(vector):,} numbers)"
 
 
 @dataclass(frozen=True, eq=False)

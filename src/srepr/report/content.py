@@ -15,6 +15,7 @@ from srepr.errors import InputError
 from srepr.methods import title
 from srepr.metrics import COLUMNS
 from srepr.report.mistakes import worst_classes
+from srepr.report.use import describe_use
 from srepr.report.verdict import Change, flips, unjudged, verdict
 from srepr.run.analyze import default_classifier, run_draws, summary
 from srepr.run.classifiers import Run
@@ -66,6 +67,7 @@ def describe_run(run: Run, *, head: str | None = None, dispersion: bool = True) 
         "groups": np.select(list(groups(counts).values()), list(groups(counts)), "").tolist(),
         "dispersion": spread,
         "worst": worst_classes(part, run.measure(head)),
+        "use": describe_use(run, head),
         "cost": list(_costs(run)),
         "settings": as_typed(config["settings"]),
         "head_settings": as_typed({**note.get("method", {}), **note.get("settings", {})}),

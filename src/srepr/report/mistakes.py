@@ -13,7 +13,7 @@ from srepr.data.longtail import Indices
 from srepr.metrics import Measured
 
 CLASSES, EXAMPLES, CONFUSIONS = 12, 5, 3
-SMALL_SIDE = 64
+SMALL_SIDE, LARGE_SIDE = 64, 128
 
 
 def worst_classes(part: Examples, measured: Measured) -> list[dict[str, Any]]:
@@ -57,6 +57,7 @@ def picture(part: Examples, index: int) -> str | None:
     image = part.thumbnail(index)
     if image is None:
         return None
+    image.thumbnail((LARGE_SIDE, LARGE_SIDE))
     kind = "png" if max(image.size) <= SMALL_SIDE else "jpeg"
     file = io.BytesIO()
     image.save(file, kind, optimize=True)

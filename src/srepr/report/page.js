@@ -106,8 +106,10 @@ function resultsOf(title, parts) {
 
 /* Mistakes, cost, settings, provenance. */
 
-function mistakesOf(run, { class: k, examples, confusions }) {
-  const wrong = run.tested[k] - Math.round(run.after.per_class[k] * run.tested[k]);
+const rightOf = (run, k) => Math.round((run.after.per_class[k] ?? 0) * run.tested[k]);
+
+/* Examples of the class k as pictures or texts, each with the class that was named and how sure that was. */
+function samples(run, k, examples) {
   const pictures = examples.filter((example) => example.image).map(({ image, predicted, confidence }) => {
     const name = run.classes[predicted], sure = percent(confidence, 0);
     const alt = `${run.classes[k]}, taken for ${name}, ${sure}`;
@@ -116,6 +118,14 @@ function mistakesOf(run, { class: k, examples, confusions }) {
   });
   const texts = examples.filter((example) => example.text).map(({ text, predicted, confidence }) =>
     html("li", {}, html("q", {}, text), muted(`${run.classes[predicted]}, ${percent(confidence, 0)}`)));
+  return [
+    ...(pictures.length ? [html("ul", { class: "pictures" }, ...pictures)] : []),
+    ...(texts.length ? [html("ul", { class: "texts", "aria-label": "Surest mistakes" }, ...texts)] : []),
+  ];
+}
+
+function mistakesOf(run, { class: k, examples, confusions }) {
+  const wrong = run.tested[k] - rightOf(run, k);
   const frequent = confusions.map(({ class: other, count }) => {
     const share = `${whole(count)} of ${whole(wrong)} mistakes, ${percent(count / wrong, 0)}`;
     return html("li", {}, html("span", {}, run.classes[other]), muted(share), bar(count / wrong));
@@ -123,8 +133,7 @@ function mistakesOf(run, { class: k, examples, confusions }) {
   const accuracies = `${percent(run.after.per_class[k])} right, before ${percent(run.before.per_class[k])}`;
   return html("article", {}, html("h3", {}, run.classes[k]),
     html("p", {}, `${accuracies}; ${whole(run.counts[k])} training examples, ${run.groups[k]}-shot`),
-    ...(pictures.length ? [html("ul", { class: "pictures" }, ...pictures)] : []),
-    ...(texts.length ? [html("ul", { class: "texts", "aria-label": "Surest mistakes" }, ...texts)] : []),
+    ...samples(run, k, examples),
     html("ul", { class: "confusions", "aria-label": "Most frequent confusions" }, ...frequent));
 }
 
@@ -169,6 +178,7 @@ function drawRun(run) {
   find("#calibration .charts").replaceChildren(...diagrams);
   drawDispersion(run);
   drawWorst(run);
+  drawUse(run);
   drawCost(run);
   drawChoice(run);
   find("#settings .lists").replaceChildren(
@@ -177,26 +187,6 @@ function drawRun(run) {
   );
   const provenance = { run: run.name, ...run.provenance, report: `srepr ${DATA.version}` };
   find("#provenance dl").replaceChildren(...terms(provenance));
-}
-
-/* Colours: as the system has them until the button is pressed. Pages opened from a disk may have no storage. */
-
-function openTheme() {
-  const system = matchMedia("(prefers-color-scheme: dark)"), root = document.documentElement, button = find("#theme");
-  const stored = (work) => {
-    try { return work(sessionStorage); } catch { return null; }
-  };
-  const other = () => ((root.dataset.theme ?? (system.matches ? "dark" : "light")) === "dark" ? "light" : "dark");
-  const label = () => (button.querySelector("span").textContent = other() === "dark" ? "Dark" : "Light");
-  const kept = stored((storage) => storage.getItem("theme"));
-  if (kept) root.dataset.theme = kept;
-  button.addEventListener("click", () => {
-    root.dataset.theme = other();
-    stored((storage) => storage.setItem("theme", root.dataset.theme));
-    label();
-  });
-  system.addEventListener("change", label);
-  label();
 }
 
 function openPage({ runs }) {
@@ -212,6 +202,7 @@ function openPage({ runs }) {
   }));
   openTheme();
   openControls();
+  openMix();
   openResults();
   drawRun(runs[0]);
 }

@@ -1,28 +1,21 @@
-"""`srepr report`: one self-contained page about one or several runs; it fetches nothing.
-
-The content is one block of JSON in the page. The styles and the scripts that draw it are inlined as well.
-"""
+"""`srepr report`: one self-contained page about one or several runs; it fetches nothing."""
 
 from __future__ import annotations
 
-import html
-import json
 from collections import Counter
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
-from string import Template
 from typing import Any
 
-from srepr import __version__
 from srepr.errors import InputError
 from srepr.metrics import COLUMNS
 from srepr.report.content import describe_run
+from srepr.report.template import filled
 from srepr.run.classifiers import open_run
 from srepr.run.folder import sole_writer
-from srepr.storage.files import check_output, plain, write_text
+from srepr.storage.files import check_output, write_text
 
-SCRIPTS = ("tools.js", "chart.js", "classes.js", "plots.js", "page.js")
+SCRIPTS = ("tools.js", "theme.js", "chart.js", "classes.js", "plots.js", "matrix.js", "use.js", "page.js")
 
 
 def write_report(
@@ -68,24 +61,6 @@ def render(described: Sequence[dict[str, Any]]) -> str:
     >>> page.count("<img"), page.count("</script>")
     (0, 2)
     """
-    files = resources.files(__package__)
     title = f"{', '.join(dict.fromkeys(run['source'] for run in described))}: srepr report"
-    # "<" is the only character that can end a script element, and JSON can do without it.
     columns = {name: column._asdict() for name, column in COLUMNS.items()}
-    content = {"version": __version__, "columns": columns, "runs": described}
-    data = json.dumps(plain(shortened(content)), separators=(",", ":"))
-    return Template(files.joinpath("page.html").read_text(encoding="utf-8")).substitute(
-        title=html.escape(title),
-        style=files.joinpath("page.css").read_text(encoding="utf-8"),
-        data=data.replace("<", "\\u003c"),
-        script="\n".join(files.joinpath(name).read_text(encoding="utf-8") for name in SCRIPTS),
-    )
-
-
-def shortened(content: Any) -> Any:
-    """The content with numbers of six digits: more than a page can show, and half as long."""
-    if isinstance(content, dict):
-        return {key: shortened(value) for key, value in content.items()}
-    if isinstance(content, list):
-        return [shortened(value) for value in content]
-    return float(f"{content:.6g}") if isinstance(content, float) else content
+    return filled("page.html", title, SCRIPTS, {"columns": columns, "runs": described})

@@ -100,12 +100,18 @@ class Frozen:
             quiet=self.quiet,
         )
 
-    def outputs(self, head: nn.Module, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
-        """(logits [B, K], labels [B]) of a head, chunk by chunk in order, from cached features of plain inputs."""
+    def seen(self, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        """(features [B, L], labels [B]) of plain inputs, cached, chunk by chunk in order."""
         features = self.features(examples, "deterministic", Retrain(samples=1), augment=False).epoch(0)
         for part in chunks(len(examples)):
             with torch.inference_mode():
-                yield head(features.batch(part)[1]), torch.from_numpy(examples.labels[part])
+                yield features.batch(part)[1], torch.from_numpy(examples.labels[part])
+
+    def outputs(self, head: nn.Module, examples: Examples) -> Iterator[tuple[Tensor, Tensor]]:
+        """(logits [B, K], labels [B]) of a head, chunk by chunk in order, from cached features of plain inputs."""
+        for features, labels in self.seen(examples):
+            with torch.inference_mode():
+                yield head(features), labels
 
     def measure(self, head: nn.Module, examples: Examples, weights: Tensor | None = None) -> Measured:
         """A head on a part of the data."""

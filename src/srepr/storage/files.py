@@ -200,18 +200,20 @@ def as_written(cell: str) -> str:
     return cell[1:] if cell.startswith("'") and re.match(_FORMULA, cell) else cell
 
 
-def check_output(path: Path) -> None:
+def check_output(path: Path, argument: str = "out") -> None:
     """Raise an InputError unless a file can be at the path that a user chose: a device would be replaced.
+
+    `argument` is the name under which the path was chosen.
 
     >>> check_output(Path("/dev/null"))
     Traceback (most recent call last):
     srepr.errors.InputError: /dev/null is no file. Choose the name of a file with `out`.
     """
     if not path.parent.is_dir():
-        raise InputError(f"{path.parent} is not a folder. Make it, or choose another `out`.")
+        raise InputError(f"{path.parent} is not a folder. Make it, or choose another `{argument}`.")
     is_open = path.is_symlink() and str(path.readlink()).startswith("/proc/")  # as /dev/stdout
     if is_open or (path.exists() and not path.is_file()):
-        raise InputError(f"{path} is no file. Choose the name of a file with `out`.")
+        raise InputError(f"{path} is no file. Choose the name of a file with `{argument}`.")
 
 
 def create_folder(path: Path) -> None:

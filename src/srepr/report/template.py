@@ -1,0 +1,44 @@
+"""Pages that need nothing but themselves: one block of JSON, the styles, and the scripts that draw it."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from importlib import resources
+from string import Template
+from typing import Any
+
+from srepr import __version__
+from srepr.storage.files import plain
+
+
+def filled(template: str, title: str, scripts: Sequence[str], content: dict[str, Any]) -> str:
+    """A template of this folder with its title, the common styles, the content and the scripts.
+
+    >>> page = filled("predictions.html", "<b>", ["tools.js"], {"rows": ["</script>"]})
+    >>> "<title>&lt;b&gt;</title>" in page, page.count("</script>")
+    (True, 2)
+    """
+    files = resources.files(__package__)
+    data = json.dumps(plain(shortened({"version": __version__, **content})), separators=(",", ":"))
+    return Template(files.joinpath(template).read_text(encoding="utf-8")).substitute(
+        title=html.escape(title),
+        style=files.joinpath("page.css").read_text(encoding="utf-8"),
+        # "<" is the only character that can end a script element, and JSON can do without it.
+        data=data.replace("<", "\\u003c"),
+        script="\n".join(files.joinpath(name).read_text(encoding="utf-8") for name in scripts),
+    )
+
+
+def shortened(content: Any) -> Any:
+    """The content with numbers of six digits: more than a page can show, and half as long.
+
+    >>> shortened({"nll": [1 / 3]})
+    {'nll': [0.333333]}
+    """
+    if isinstance(content, dict):
+        return {key: shortened(value) for key, value in content.items()}
+    if isinstance(content, list):
+        return [shortened(value) for value in content]
+    return float(f"{content:.6g}") if isinstance(content, float) else content
