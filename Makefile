@@ -8,7 +8,7 @@ demo: .venv/installed
 	$(BIN)/srepr demo
 
 test: .venv/installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --cov --cov-report=
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/coverage report --skip-covered --fail-under 95
 
 lint: .venv/installed

@@ -84,8 +84,7 @@ def test_the_saved_networks_are_those_that_were_measured(srepr, torchrun, tmp_pa
 
 def test_with_synchronised_batchnorm_the_number_of_processes_does_not_matter(tmp_path):
     """One process, two, and one that continues what two began: the same losses in every epoch, up to rounding."""
-    words = ["train", "digits-lt", "--epochs", "6", "--batch-size", "22", "--sync-batchnorm"]
-    # At the default rate, six steps make a relative rounding error of 1e-7 one of 1e-4.
+    words = ["train", "digits-lt", "--epochs", "3", "--batch-size", "22", "--sync-batchnorm"]
     words += ["--optim.lr", "0.003", "--optim.swa-lr", "0.003", "--checkpoint-minutes", "0"]
     process, second = start_and_wait_for_progress(
         [*words, "--devices", "2", "--out", str(tmp_path / "other")], tmp_path / "other"
@@ -102,10 +101,10 @@ def test_with_synchronised_batchnorm_the_number_of_processes_does_not_matter(tmp
         name: [json.loads(line)["loss"] for line in (tmp_path / name / "log.jsonl").read_text().splitlines()]
         for name in results
     }
-    assert len(losses["one"]) == 6
+    assert len(losses["one"]) == 3
     for name in ("two", "other"):
-        np.testing.assert_allclose(losses[name][:3], losses["one"][:3], rtol=1e-5)
-        np.testing.assert_allclose(losses[name], losses["one"], rtol=2e-3)  # training makes rounding errors larger
+        # An activation at the edge of a ReLU makes a rounding error of 1e-7 one of 1e-4; without the option it is 2e-2.
+        np.testing.assert_allclose(losses[name], losses["one"], rtol=1e-3)
         assert results[name] == pytest.approx(results["one"], rel=1e-2)
 
 
