@@ -103,7 +103,8 @@ def test_with_synchronised_batchnorm_the_number_of_processes_does_not_matter(tmp
     }
     assert len(losses["one"]) == 3
     for name in ("two", "other"):
-        # An activation at the edge of a ReLU makes a rounding error of 1e-7 one of 1e-4; without it, 2e-2.
+        # An activation at the edge of a ReLU makes a rounding error of 1e-7 one of 1e-4. Without the option, the
+        # losses differ by 2e-2.
         np.testing.assert_allclose(losses[name], losses["one"], rtol=1e-3)
         assert results[name] == pytest.approx(results["one"], rel=1e-2)
 
