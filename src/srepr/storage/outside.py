@@ -69,7 +69,7 @@ def open_text(path: Path, largest: int = LARGEST_TEXT) -> Iterator[Iterator[str]
         try:
             file = open_regular(path, largest)
         except FileNotFoundError:
-            raise InputError(f"{path} does not exist. Restore it") from None
+            raise InputError(f"{path} does not exist. Check its name, or restore it") from None
         with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as lines:
             try:
                 yield _without_nul(path, lines)
