@@ -109,6 +109,9 @@ SRepr have the penalty that was best for them in the comparison of Auto, and no 
 examples. Seconds and dates are in pretrained.json. ImageNet has images of many classes of CIFAR, so these numbers are
 not to be compared with training from scratch.
 
+CIFAR100-LT frozen was measured before `auto` got its logit adjustment. The fine-tuned cRT and LA are calibrated on the
+validation set, and were made by hand: `srepr retrain R --method la crt`.
+
 {about_it}
 
 """ + "\n".join([*lines, "", "Options of `srepr train`:", "", *options, ""])
