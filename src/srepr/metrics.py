@@ -248,7 +248,7 @@ def measure(
     for logits, labels in outputs:
         y = _labels_for(logits, labels).cpu()
         metrics.update(logits, y, None if weights is None else weights[seen : seen + len(y)])
-        log_probs = logits.detach().double().log_softmax(1).cpu()
+        log_probs = logits.detach().cpu().double().log_softmax(1)
         confidence, predicted = log_probs.exp().max(1)
         parts.append((predicted, confidence, F.nll_loss(log_probs, y, reduction="none"), log_probs.exp().sum(0)))
         seen += len(y)

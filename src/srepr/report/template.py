@@ -10,6 +10,7 @@ from string import Template
 from typing import Any
 
 from srepr import __version__
+from srepr.decisions.cells import six_digits
 from srepr.storage.files import plain
 
 
@@ -41,4 +42,4 @@ def shortened(content: Any) -> Any:
         return {key: shortened(value) for key, value in content.items()}
     if isinstance(content, list):
         return [shortened(value) for value in content]
-    return float(f"{content:.6g}") if isinstance(content, float) else content
+    return six_digits(content) if isinstance(content, float) else content

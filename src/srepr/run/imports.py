@@ -13,8 +13,11 @@ from types import ModuleType
 def only_the_version(package: str) -> Iterator[None]:
     """Within the block, the package has a version and is not imported for it; does nothing if it is not there.
 
-    >>> with only_the_version("pytest"):
-    ...     pass
+    >>> with only_the_version("lightning-utilities"):
+    ...     sys.modules["lightning-utilities"].__version__ == version("lightning-utilities")
+    True
+    >>> "lightning-utilities" in sys.modules
+    False
     """
     try:
         stand_in = ModuleType(package)
