@@ -46,7 +46,7 @@ LENGTH = 256
 """Largest number of tokens, if the network takes that many."""
 WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors", "pytorch_model.bin", "pytorch_model-*-of-*.bin")
 WORDS = 1152
-"""Features of the words of a text."""
+"""Features of the words of a text, and as many of two words in a row."""
 VOCABULARIES = ("tokenizer.json", "vocab.*", "*.model")
 SIDES = ("height", "width")
 ABSENT = ("missing_keys", "mismatched_keys")
@@ -90,7 +90,8 @@ def huggingface_network(name: str, data: LongTailData) -> Start:
     network, options, classifier = filled(folder, config, tensors, task, about, classes)
     if network.words is not None:
         part = data.train.prepared(about)
-        network.words.count(part.load(rows) for rows in np.array_split(np.arange(len(part)), len(part) // 500 + 1))
+        parts = np.array_split(np.arange(len(part)), len(part) // 500 + 1)
+        network.count_words([part.load(rows) for rows in parts])
     digest = hashlib.sha256()
     for file in (folder / "config.json", *weights):
         digest.update(file.read_bytes())
@@ -259,7 +260,7 @@ def encoder_options(model: Any, tensors: Mapping[str, Tensor], trial: Tensor, ta
         layers = pooled_layers(len(hidden) - 1)
         if len(layers) > 1:
             options = {"features": sum(hidden[layer].shape[-1] for layer in layers), "layers": layers}
-        options["words"] = WORDS
+        options |= {"words": WORDS, "neighbours": WORDS}
     else:
         own = getattr(output, "pooler_output", None) is not None
         options["pooling"] = "pooler" if own and not any("pooler" in name for name in missing) else "mean"

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from srepr.errors import InputError
-from srepr.models.words import Words
+from srepr.models.words import PAIRS, Words, pairs
 
 Task = Literal["image", "text"]
 Pooling = Literal["mean", "cls", "pooler"]
@@ -34,8 +34,9 @@ class HuggingFace(nn.Module):
     one feature vector of an encoder's output: the `mean` of the tokens (those of the text, without the padding), the
     first token (`cls`), or what the encoder itself offers (`pooler`). With `layers`, the outputs of these layers are
     pooled, each scaled to unit length, side by side: earlier ones know more about words, the last one more about
-    meaning. `words` is the number of features that are made of the tokens themselves (`srepr.models.words`). With
-    `padded`, texts are always padded to `length` tokens, for networks whose answer depends on it.
+    meaning. `words` is the number of features that are made of the tokens themselves, `neighbours` that of features of
+    two in a row (`srepr.models.words`). With `padded`, texts are always padded to `length` tokens, for networks whose
+    answer depends on it.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class HuggingFace(nn.Module):
         pooling: Pooling,
         layers: Sequence[int],
         words: int,
+        neighbours: int,
         length: int,
         padded: bool,
     ) -> None:
@@ -56,7 +58,8 @@ class HuggingFace(nn.Module):
         settings: Any = self.model.config
         self.pad = settings.pad_token_id if task == "text" else 0
         self.words = Words(len(self.model.get_input_embeddings().weight), words) if words else None
-        self.fc = None if features is None else nn.Linear(features + words, classes)
+        self.neighbours = Words(PAIRS, neighbours, scale=1.0) if neighbours else None
+        self.fc = None if features is None else nn.Linear(features + words + neighbours, classes)
         if self.fc is None and isinstance(getattr(self.model, "score", None), nn.Linear):
             self.model.score = nn.Linear(self.model.score.in_features, classes)  # a decoder's has no bias
             nn.init.zeros_(self.model.score.bias)
@@ -79,9 +82,20 @@ class HuggingFace(nn.Module):
         if self.fc is None:
             logits = output.logits
             return logits
-        features = self.pooled(output, mask)
-        logits = self.fc(features if self.words is None else torch.cat([features, self.words(inputs)], 1))
+        features = [self.pooled(output, mask)]
+        if self.words is not None:
+            features.append(self.words(inputs))
+        if self.neighbours is not None:
+            features.append(self.neighbours(pairs(inputs)))
+        logits = self.fc(torch.cat(features, 1))
         return logits
+
+    def count_words(self, batches: Sequence[Tensor]) -> None:
+        """Weigh words and neighbours by how few of the texts, token numbers [B, T], have them."""
+        if self.words is not None:
+            self.words.count(batches)
+        if self.neighbours is not None:
+            self.neighbours.count(map(pairs, batches))
 
     def pooled(self, output: Any, mask: Tensor | None) -> Tensor:
         """The features [B, L] of an encoder's output."""
@@ -114,13 +128,14 @@ def huggingface(
     pooling: Pooling = "mean",
     layers: Sequence[int] = (),
     words: int = 0,
+    neighbours: int = 0,
     length: int = 256,
     padded: bool = False,
 ) -> HuggingFace:
     """The network that the content of a config.json describes, with random weights.
 
     `features` is what an encoder gives; leave it out for a classifier. `layers` are those that are pooled, by default
-    the last. `words` is the number of features of the words beside them.
+    the last. `words` and `neighbours` are the numbers of features of words and of two words in a row beside them.
 
     >>> tiny = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 20, "hidden_size": 8,
     ...         "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
@@ -128,7 +143,7 @@ def huggingface(
     >>> network(torch.tensor([[5, 6, 7], [8, -1, -1]])).shape
     torch.Size([2, 3])
     """
-    return HuggingFace(classes, config, task, features, pooling, layers, words, length, padded)
+    return HuggingFace(classes, config, task, features, pooling, layers, words, neighbours, length, padded)
 
 
 def library() -> Any:

@@ -4,7 +4,8 @@
 
 n_t of the N training texts have the token t. A token that none of them has counts nothing. Signs and places are
 random, so that inner products are those of the weighted counts of all tokens, on average (Weinberger et al., Feature
-Hashing for Large Scale Multitask Learning, 2009).
+Hashing for Large Scale Multitask Learning, 2009). Two tokens in a row are a token of their own (`pairs`): "shared
+library" says more than "shared" and "library".
 """
 
 from __future__ import annotations
@@ -14,6 +15,22 @@ from collections.abc import Iterable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+PAIRS = 262_139
+"""Numbers for pairs of tokens, a prime."""
+SPREAD = 30_011
+"""Numbers between the pairs of a token and those of the next one."""
+
+
+def pairs(ids: Tensor) -> Tensor:
+    """A number below `PAIRS` for each token and the one after it, of token numbers [B, T], padded with -1.
+
+    >>> pairs(torch.tensor([[3, 4, -1]]))
+    tensor([[90037,    -1,    -1]])
+    """
+    after = F.pad(ids, (0, 1), value=-1)[:, 1:]
+    return torch.where(after >= 0, (ids * SPREAD + after) % PAIRS, -1)
 
 
 class Words(nn.Module):
