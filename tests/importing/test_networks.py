@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from tests.foreign import COUNTS, MODULE, birds, pickled, save_bert, save_vit, write_photos, write_texts
-from tests.kill import kill_underway, outcome, start
+from tests.kill import kill_underway, outcome
 
 import srepr as library
 from srepr.cli.train import train_default
@@ -381,14 +381,12 @@ def test_the_recipe_is_that_of_the_network():
     assert (function.optim.body, function.freeze) == (1.0, "auto")
 
 
-def test_fine_tuning_that_is_killed_ends_with_the_same_bits(here, tmp_path, monkeypatch):
+def test_fine_tuning_that_is_killed_ends_with_the_same_bits(srepr, here, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     run, alone = tmp_path / "run", tmp_path / "alone"
     words = ["train", *map(str, words_for(here, "bert")), "--freeze", "none", "--epochs", "8", "--batch-size", "2"]
     words += ["--checkpoint-minutes", "0", "--out"]
     assert kill_underway([*words, str(run)], run, 2, 0.05)
     for folder in (run, alone):
-        process = start([*words, str(folder)])
-        _, err = process.communicate()
-        assert process.returncode == 0, err
+        assert srepr(*words, folder).code == 0
     assert outcome(run) == outcome(alone)
