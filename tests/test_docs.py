@@ -62,6 +62,8 @@ def rows(page):
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
 
+# Most of the work is that of other libraries, which coverage would follow too: other tests reach the same lines.
+@pytest.mark.no_cover
 @pytest.mark.parametrize("page", [page for page in (README, *PAGES) if examples(page)], ids=lambda page: page.stem)
 def test_every_example_of_a_page_runs(page, tmp_path, monkeypatch, srepr):
     """In their order, in one folder, the Python ones in one namespace; what a command is shown to print, it prints."""

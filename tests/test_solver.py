@@ -257,6 +257,15 @@ def test_the_solution_is_level_in_random_problems(seed, log_penalty, weight):
     assert problem._change(solution, again) < 0.02
 
 
+def test_teachers_that_still_move_are_a_warning_whose_advice_helps():
+    problem, distil = Problem(Given(STACK, LABELS).epoch(0), COUNTS, "la"), Distillation(0.9, 2.0)
+    with pytest.warns(UserWarning, match="the teachers of the distillation still move after 30 refreshes"):
+        problem.solve(penalty=0.2, distillation=distil, tolerance=1e-6)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problem.solve(penalty=1.0, distillation=distil, tolerance=1e-6)
+
+
 def test_what_cannot_be_solved_is_said():
     with pytest.raises(InputError, match="the features contain NaN or infinity"):
         solved(np.full((40, 5), np.inf, dtype=np.float32))
