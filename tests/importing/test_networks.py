@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 import torch
 from tests.foreign import COUNTS, MODULE, birds, pickled, save_bert, save_vit, write_photos, write_texts
-from tests.kill import kill_underway, outcome
+from tests.kill import kill_underway, outcome, start
 
 import srepr as library
 from srepr.cli.train import train_default
@@ -144,9 +144,10 @@ def test_the_features_of_a_real_network_are_those_that_its_makers_give(tmp_path)
     network = library.models.feature_extractor(begun.network.eval(), "fc")
     with torch.no_grad():
         features = network(part.load(np.arange(len(part))))
-    last, *earlier, words = features.split([384, 384, 384, 1152], 1)  # of the layers 6, 4 and 2, and of the words
+    # of the layers 6, 4 and 2, of the words, and of two in a row
+    last, *earlier, words, neighbours = features.split([384, 384, 384, 1152, 1152], 1)
     np.testing.assert_allclose(last, stored[[place[text] for text in part.texts]], atol=2e-3)
-    for vectors in (last, *earlier, words / 1.5):
+    for vectors in (last, *earlier, words / 1.5, neighbours):
         torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(part)))
 
 
@@ -390,6 +391,8 @@ def test_fine_tuning_that_is_killed_ends_with_the_same_bits(srepr, here, tmp_pat
     words = ["train", *map(str, words_for(here, "bert")), "--freeze", "none", "--epochs", "8", "--batch-size", "2"]
     words += ["--checkpoint-minutes", "0", "--out"]
     assert kill_underway([*words, str(run)], run, 2, 0.05)
-    for folder in (run, alone):
-        assert srepr(*words, folder).code == 0
+    process = start([*words, str(run)])
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+    assert srepr(*words, alone).code == 0
     assert outcome(run) == outcome(alone)

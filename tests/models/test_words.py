@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from srepr.models.words import Words
+from srepr.models.words import PAIRS, Words, pairs
 
 TEXTS = torch.tensor([[2, 5, 5, 7], [2, 6, -1, -1], [2, 5, 8, -1]])
 
@@ -57,3 +57,20 @@ def test_the_last_count_holds_and_is_part_of_the_network():
     assert torch.equal(words.rarity, counted().rarity)
     other.load_state_dict(words.state_dict())
     assert torch.equal(other(TEXTS), words(TEXTS))
+
+
+def test_pairs_are_numbers_of_neighbours_in_their_order():
+    """Against a loop over the definition; the numbers of a large vocabulary neither overflow nor leave the table."""
+    rows = np.random.default_rng(0).integers(0, 250_000, (20, 9))
+    rows[3, 4:] = rows[5, 1:] = rows[7] = -1
+    found = pairs(torch.tensor(rows)).tolist()
+    for row, numbers in zip(rows.tolist(), found, strict=True):
+        after = [*row[1:], -1]
+        assert numbers == [(a * 30_011 + b) % PAIRS if b >= 0 else -1 for a, b in zip(row, after, strict=True)]
+    assert pairs(torch.tensor([[5, 6]])).tolist() != pairs(torch.tensor([[6, 5]])).tolist()
+
+
+def test_different_pairs_share_a_number_about_as_often_as_by_chance():
+    words = np.random.default_rng(1).integers(0, 30_000, (20_000, 2))
+    different = len(pairs(torch.tensor(words))[:, 0].unique())
+    assert different == pytest.approx(PAIRS * (1 - (1 - 1 / PAIRS) ** 20_000), rel=0.01)

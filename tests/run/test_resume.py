@@ -5,10 +5,9 @@ import random
 
 import numpy as np
 import pytest
-from tests.kill import TRAIN, kill_underway, outcome, progress
+from tests.kill import TRAIN, kill_underway, outcome, progress, start
 
 from srepr import representation
-from srepr.cli import main
 from srepr.config import Machine, Train
 from srepr.run.train import train
 from srepr.storage import files, tensors
@@ -69,5 +68,7 @@ def test_killed_by_sigkill_the_run_ends_with_the_same_bits(tmp_path, trained):
     for epoch in (2, 6, 8):  # of the trunk, of the SWA branch, of the rest of the baseline
         assert kill_underway(words, run, epoch, chance.uniform(0, 0.1))
         assert progress(run) > (f"{epoch:06d}", False)
-    assert main(words) == 0
+    process = start(words)
+    _, err = process.communicate()
+    assert process.returncode == 0, err
     assert outcome(run) == outcome(trained)

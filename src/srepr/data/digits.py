@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
+from sklearn.datasets import load_digits
 
 from srepr.data.dataset import LongTailData
 from srepr.data.examples import ArrayExamples
@@ -21,13 +21,9 @@ def read(_: Path = Path()) -> LongTailData:
     >>> len(data.train), len(data.test)
     (1200, 597)
     """
-    # The file that `sklearn.datasets.load_digits` reads: importing scikit-learn takes half as long as importing torch.
-    package = find_spec("sklearn")
-    assert package is not None
-    assert package.origin is not None
-    rows = np.loadtxt(Path(package.origin).with_name("datasets") / "data" / "digits.csv.gz", delimiter=",")
-    labels = rows[:, -1].astype(np.int64)
-    images = np.rint(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
+    digits = load_digits()
+    labels = digits.target.astype(np.int64)
+    images = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     place = np.empty_like(labels)
     for k in range(10):
         place[labels == k] = np.arange(np.sum(labels == k))
