@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-
 PAIRS = 262_139
 """Numbers for pairs of tokens, a prime."""
 SPREAD = 30_011
