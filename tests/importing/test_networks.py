@@ -11,6 +11,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.foreign import COUNTS, MODULE, birds, pickled, save_bert, save_vit, write_photos, write_texts
 from tests.kill import kill_underway, outcome, start
 
@@ -285,6 +286,26 @@ def test_what_is_wrong_with_a_folder_is_one_line(srepr, here, tmp_path, what, me
         assert "pytorch_model.bin names posix.system, which is unusual in a checkpoint: not executed" in answer.err
     assert not (folder / "ran").exists()
     assert not (tmp_path / "R").exists()
+
+
+def test_a_name_of_the_hub_is_read_from_its_cache(srepr, here, tmp_path, monkeypatch):
+    """The layout of huggingface_hub: a snapshot of links to blobs, found by the commit of a branch."""
+    cache, commit = tmp_path / "hub", 40 * "a"
+    snapshot, blobs = (cache / "models--birds--bert" / part for part in (f"snapshots/{commit}", "blobs"))
+    for folder in (snapshot, blobs, cache / "models--birds--bert" / "refs"):
+        folder.mkdir(parents=True)
+    (cache / "models--birds--bert" / "refs" / "main").write_text(commit)
+    for number, file in enumerate(sorted((here / "bert").iterdir())):
+        shutil.copyfile(file, blobs / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    words = ("train", here / "birds.csv", *FAST, *ALONE, "--freeze", "body", "--out")
+    assert srepr(*words, tmp_path / "named", "--network", "hf:birds/bert").code == 0
+    assert srepr(*words, tmp_path / "folder", "--network", f"hf:{here / 'bert'}").code == 0
+    found, expected = (load_file(tmp_path / name / "representation.safetensors") for name in ("named", "folder"))
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_name_that_the_hub_does_not_give_is_one_line(srepr, here, tmp_path, monkeypatch):
