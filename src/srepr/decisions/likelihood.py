@@ -6,8 +6,8 @@ that its probabilities expect. With z its logarithm, the held-out examples impro
 
     L_i = softmax(z_i / T + M v_i + b),      v_i = (z_i - mean of z_i) / r
 
-with a temperature T and a bias b for each class (Alexandari et al., Maximum Likelihood with Bias-Corrected Calibration is
-Hard-To-Beat at Label Shift Adaptation, 2020), and a matrix M for classes that the classifier confuses (Kull et al.,
+with a temperature T and a bias b for each class (Alexandari et al., Maximum Likelihood with Bias-Corrected Calibration
+is Hard-To-Beat at Label Shift Adaptation, 2020), and a matrix M for classes that the classifier confuses (Kull et al.,
 Beyond temperature scaling, 2019); r is the root mean square of z - mean over the held-out examples. They minimise
 
     -sum_i w_i log softmax(z_i / T + M v_i + b + log h)[y_i] + B / 2 (|b|^2 + log^2 T) + C / 2 |M|^2
@@ -26,9 +26,10 @@ from torch import Tensor
 
 BIAS = 5.0
 CONFUSION = 50.0
-"""Penalties, chosen on images of CIFAR-100 and CIFAR-10 that the reference runs had not seen (results/decisions.md)."""
+"""Penalties, chosen on images of both CIFARs that the reference runs had not seen (results/decisions.md)."""
 LARGEST = 1 << 28
 """Held-out examples x classes^2: beyond, M is 0."""
+LONG, SHORT = 100, 10  # steps of the search
 
 Likelihood = Callable[[Tensor], Tensor]
 
@@ -51,6 +52,7 @@ class Calibrated(NamedTuple):
     """[K, K], M / r; None for 0."""
 
     def __call__(self, probabilities: Tensor) -> Tensor:
+        """The likelihoods; they sum to 1 for each input."""
         return self.logits(probabilities).softmax(1)
 
     def logits(self, probabilities: Tensor) -> Tensor:
@@ -60,10 +62,12 @@ class Calibrated(NamedTuple):
         return found if self.matrix is None else found + (z - z.mean(1, keepdim=True)) @ self.matrix.T
 
 
-def calibration(held: Tensor, labels: Tensor, expects: Tensor, *, weights: Tensor | None = None) -> Calibrated:
+def calibration(
+    held: Tensor, labels: Tensor, expects: Tensor, *, weights: Tensor | None = None, start: Calibrated | None = None
+) -> Calibrated:
     """T, M and b for the held-out probabilities [H, K] and labels [H], which have these weights [H], 1 by default.
 
-    A class without held-out examples is not expected among them.
+    A class without held-out examples is not expected among them. With a `start`, the search begins there and is short.
     """
     w = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights
     examples, classes = held.shape
@@ -80,7 +84,12 @@ def calibration(held: Tensor, labels: Tensor, expects: Tensor, *, weights: Tenso
         matrix = torch.zeros(classes, classes, dtype=torch.float64, requires_grad=True)
         confused = examples * classes**2 <= LARGEST
         numbers = [sharp, bias, matrix] if confused else [sharp, bias]
-        search = torch.optim.LBFGS(numbers, max_iter=100, tolerance_grad=1e-5, line_search_fn="strong_wolfe")
+        if start is not None:
+            given = (start.sharpness.log(), start.bias, None if start.matrix is None else start.matrix * size)
+            for number, value in zip(numbers, given, strict=False):
+                number.data.copy_(value)
+        steps = LONG if start is None else SHORT
+        search = torch.optim.LBFGS(numbers, max_iter=steps, tolerance_grad=1e-5, line_search_fn="strong_wolfe")
 
         def loss() -> Tensor:
             search.zero_grad()

@@ -4,8 +4,8 @@ Label shift: the classes come in other shares q, but look as they did. Then the 
 
     sum_i log sum_k q_k L_ik
 
-em     L from the probabilities, calibrated on held-out examples (`srepr.decisions.likelihood`; Saerens et al., Adjusting
-       the Outputs of a Classifier to New a Priori Probabilities, 2002).
+em     L from the probabilities, calibrated on held-out examples as in `srepr.decisions.likelihood` (Saerens et al.,
+       Adjusting the Outputs of a Classifier to New a Priori Probabilities, 2002).
 bbse   L_ik = P(predicted label of x_i | truth k), the confusion matrix of the held-out examples. Where the solution of
        C q = mu, mu being the shares of the predicted labels, has no negative share, this has the largest likelihood
        (Lipton et al., Detecting and Correcting for Label Shift with Black Box Predictors, 2018).
@@ -14,8 +14,8 @@ With many classes, the inputs of one are few. What is expected before they are s
 
     q ~ Dir(c m),      m_k ~ pi_k^a
 
-around a power of the training shares pi: the training mix (a = 1), equal shares (0), the reverse (-1) or between. EM in
-its variational form (Beal, Variational Algorithms for Approximate Bayesian Inference, 2003)
+around a power of the training shares pi: the training mix (a = 1), equal shares (0), the reverse (-1) or between. EM
+in its variational form (Beal, Variational Algorithms for Approximate Bayesian Inference, 2003)
 
     g_k <- c m_k + sum_i r_ik,      r_ik = exp(psi(g_k)) L_ik / sum_j exp(psi(g_j)) L_ij
 
@@ -31,12 +31,12 @@ The 95 % intervals are quantiles of a Bayesian bootstrap (Newton and Raftery, Ap
 Weighted Likelihood Bootstrap, 1994): c and a are drawn from the grid, inputs and held-out examples get weights from
 Exp(1), class k gets an input of its own, of a weight from Gamma(c m_k), and the largest likelihood is found again. If
 the classes of the inputs are certain, these are the quantiles of Dir(g). The bound prefers a large c. So the grid is
-drawn from with a sixteenth of it: the intervals are wide rather than narrow. Less than a twentieth of an input is nothing.
+drawn from with a sixteenth of it: the intervals are wide rather than narrow. Less than 1/20 of an input is nothing.
 
 Whether label shift explains the inputs is tested by their confidence max_k p_k after the adjustment. D is the largest
 difference between its distribution function on the inputs and on the held-out examples, re-weighted to the shares q
 (Kolmogorov and Smirnov). Its distribution under label shift alone comes from inputs and held-out examples that are
-both drawn from the held-out examples, the inputs with the shares q, and estimated alike, with c and a as they are. At a
+both drawn from the held-out examples, the inputs with the shares q, and estimated alike, with this c and a. At a
 p-value of at most `LEVEL`, the note says so.
 """
 
@@ -65,6 +65,8 @@ RESAMPLES, CALIBRATIONS = 200, 8
 """Draws for the intervals, and how often the held-out examples are drawn for them."""
 TEMPERED, NOTHING = 1 / 16, 1 / 20
 """Of the bound, for the draws; of an input. The first was chosen where `CONFUSION` was, by the coverage."""
+TINY = 1e-3
+"""The smallest training share, as a multiple of the mean one."""
 LEVEL = 0.01
 FEW = 30  # inputs or held-out examples, effectively: fewer are not tested
 TOLERANCE, ROUGH, ITERATIONS = 1e-6, 1e-3, 1000  # of the sum of changes of the shares
@@ -129,15 +131,18 @@ def estimate_prior(
         known = as_probabilities(held[0])
         check(known.shape[1] == classes, f"`held` has {known.shape[1]} classes, `probabilities` {classes}")
         y = as_labels(held[1], len(known), classes)
-        draws = [None, *(torch.from_numpy(chance.exponential(size=len(y))) for _ in range(CALIBRATIONS))]
-        found: list[Likelihood] = [
-            confusion(known, y, weights=w) if method == "bbse" else calibration(known, y, e, weights=w)
-            for w in (draws if resamples > 1 else draws[:1])
-        ]
-        likelihoods, reference = [fitted(p) for fitted in found], _Reference(known, y, found[0](known))
+        calibrated = calibration(known, y, e) if method == "em" else None
+        first: Likelihood = confusion(known, y) if calibrated is None else calibrated
+        likelihoods, reference = [first(p)], _Reference(known, y, first(known))
+        for _ in range(min(CALIBRATIONS, resamples - 1)):
+            w = torch.from_numpy(chance.exponential(size=len(y)))
+            again: Likelihood = confusion(known, y, weights=w)
+            if calibrated is not None:
+                again = calibration(known, y, e, weights=w, start=calibrated)
+            likelihoods.append(again(p))
         usual = torch.bincount(y, minlength=classes).double()
     if counts is not None:
-        usual = as_shares(counts, "counts", classes) * float(torch.as_tensor(counts, dtype=torch.float64).sum())
+        usual = as_shares(counts, "counts", classes)
     direction = torch.from_numpy(np.random.default_rng(0).normal(size=classes))
     different = len(torch.unique((p * direction).sum(1)))
     mixes = expected_mixes(likelihoods[0], usual, different)
@@ -190,7 +195,7 @@ def expected_mixes(likelihood: Tensor, usual: Tensor, different: float) -> Mixes
     tensor([0.8994, 0.1006], dtype=torch.float64)
     """
     classes = len(usual)
-    logs = (usual.double().clamp(min=0.5) / usual.sum()).log()
+    logs = (usual.double() / usual.sum()).clamp(min=TINY / classes).log()
     strengths = classes * torch.tensor(STRENGTHS, dtype=torch.float64)
     around = torch.zeros((), dtype=torch.float64)
     for powers in (POWERS.double(), FINER.double()):
@@ -321,8 +326,8 @@ def _note(different: int, mixes: Mixes, blind: bool, p_value: float | None) -> s
     if different < 10 * classes:
         kept = float(mixes.weights @ (mixes.strengths / (mixes.strengths + different)))
         lines.append(
-            f"{different:,} different inputs are few for {classes:,} classes: {kept:.0%} of the estimate are the training "
-            f"shares to the power {float(mixes.weights @ mixes.powers):.2f}."
+            f"{different:,} different inputs are few for {classes:,} classes: {kept:.0%} of the estimate are the "
+            f"training shares to the power {float(mixes.weights @ mixes.powers):.2f}."
         )
     if blind:
         lines.append("There are no held-out examples to test whether label shift explains the inputs.")
