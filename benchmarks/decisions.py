@@ -231,8 +231,8 @@ def page(results):
             Table(
                 title=f"{name}: by the number of inputs",
                 how="What `em` recovers from 250 and 1,000 images and from all that the mix can have, where a fifth "
-                "of the test images is held out; mean of 5 splits. The last row of each number shows what is possible at "
-                "all: there the labels are drawn from the calibrated probabilities, which are exact then, and the "
+                "of the test images is held out; mean of 5 splits. The last row of each number shows what is possible "
+                "at all: there the labels are drawn from the calibrated probabilities, which are exact then, and the "
                 "shares are the mean of the exact posterior, found by Gibbs sampling with the distribution that the "
                 "mix was drawn from.",
                 rows=found["inputs"],
@@ -241,10 +241,10 @@ def page(results):
             Table(
                 title=f"{name}: the choice of the settings, on unseen training images",
                 how=f"Classes with fewer than {LEAST} unseen images are left out. {HELD} images of each class are "
-                f"held out, or a long tail from {HELD} down. {INPUTS:,} images in nine mixes: the five above, forward 50 "
-                "in a random order of the classes, forward 50 times exp(N(0, 1/4)), a tenth of the classes alone, and "
-                "equal shares; one split. NLL lost: beside the true shares. The last row is the estimate until "
-                "version 0.2.",
+                f"held out, or a long tail from {HELD} down. {INPUTS:,} images in nine mixes: the five above, forward "
+                "50 in a random order of the classes, forward 50 times exp(N(0, 1/4)), a tenth of the classes alone, and "
+                "equal shares; one split. NLL lost: beside the true shares. The last row adds one input for each "
+                "class, in equal shares, whatever the inputs say.",
                 rows=found["choices"],
                 verdicts=[],
             ),

@@ -32,6 +32,7 @@ LARGEST = 1 << 28
 LONG, SHORT = 100, 10  # steps of the search
 
 Likelihood = Callable[[Tensor], Tensor]
+"""From probabilities [N, K] to likelihoods [N, K]."""
 
 
 class Calibrated(NamedTuple):
@@ -85,9 +86,10 @@ def calibration(
         confused = examples * classes**2 <= LARGEST
         numbers = [sharp, bias, matrix] if confused else [sharp, bias]
         if start is not None:
-            given = (start.sharpness.log(), start.bias, None if start.matrix is None else start.matrix * size)
-            for number, value in zip(numbers, given, strict=False):
-                number.data.copy_(value)
+            sharp.data.copy_(start.sharpness.log())
+            bias.data.copy_(start.bias)
+            if start.matrix is not None:
+                matrix.data.copy_(start.matrix * size)
         steps = LONG if start is None else SHORT
         search = torch.optim.LBFGS(numbers, max_iter=steps, tolerance_grad=1e-5, line_search_fn="strong_wolfe")
 

@@ -132,14 +132,14 @@ def estimate_prior(
         check(known.shape[1] == classes, f"`held` has {known.shape[1]} classes, `probabilities` {classes}")
         y = as_labels(held[1], len(known), classes)
         calibrated = calibration(known, y, e) if method == "em" else None
-        first: Likelihood = confusion(known, y) if calibrated is None else calibrated
+        first: Likelihood = confusion(known, y) if calibrated is None else calibrated.__call__
         likelihoods, reference = [first(p)], _Reference(known, y, first(known))
         for _ in range(min(CALIBRATIONS, resamples - 1)):
             w = torch.from_numpy(chance.exponential(size=len(y)))
-            again: Likelihood = confusion(known, y, weights=w)
-            if calibrated is not None:
-                again = calibration(known, y, e, weights=w, start=calibrated)
-            likelihoods.append(again(p))
+            if calibrated is None:
+                likelihoods.append(confusion(known, y, weights=w)(p))
+            else:
+                likelihoods.append(calibration(known, y, e, weights=w, start=calibrated)(p))
         usual = torch.bincount(y, minlength=classes).double()
     if counts is not None:
         usual = as_shares(counts, "counts", classes)
