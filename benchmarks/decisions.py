@@ -13,6 +13,7 @@ import argparse
 import json
 import subprocess
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from benchmarks.decisions_prior import (
     INPUTS,
     LEAST,
     SHIFTS,
+    after_the_fact,
     choices,
     mix,
     numbers_of_inputs,
@@ -39,6 +41,7 @@ from srepr.run.classifiers import open_run
 from srepr.storage.files import write_json
 
 RUNS = ("cifar100-lt", "cifar10-lt")
+PARTS = ("prior", "equal shares", "long tail", "inputs", "calibration", "choices")
 SPLITS = 100
 COVERAGE, UNDER = 0.9, 0.8
 
@@ -119,23 +122,30 @@ def main():
     parser.add_argument("--anchors", type=Path, required=True)
     parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--runs", nargs="*", default=RUNS, help="those not named keep their numbers")
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS, help="as with --runs")
     arguments = parser.parse_args()
     arguments.keep.mkdir(exist_ok=True)
     store = RESULTS / "decisions.json"
-    for name in arguments.runs:
+    ask = partial(anchors, arguments.anchors, arguments.keep)
+    for name, part in product(arguments.runs, arguments.parts):
         facts = about("decisions")
         facts["command"] = "python -m benchmarks.decisions --data-dir D --anchors PYTHON --keep FOLDER"
-        facts["seed"] = "0 (mixes), 1 (splits), 2 (numbers of inputs), 3 (settings)"
-        logits, labels, counts = logits_of(name, arguments.data_dir, arguments.keep)
-        p, ask = logits.softmax(1).numpy(), partial(anchors, arguments.anchors, arguments.keep)
-        found = {"about": facts, "prior": unknown_mix(p, labels, counts, ask)}
-        found["inputs"] = numbers_of_inputs(p, labels, counts)
-        found["choices"] = choices(*unseen_probabilities(name, arguments.data_dir, arguments.keep))
-        for tail in (False, True):
-            sets = coverage(logits, labels, counts, tail, ask)
-            found["long tail" if tail else "equal shares"] = sets
+        facts["seed"] = "0 (mixes), 1 (splits), 2 (numbers of inputs), 3 (settings), 4 (calibration)"
+        if part in ("choices", "calibration"):
+            unseen = unseen_probabilities(name, arguments.data_dir, arguments.keep)
+            found = choices(*unseen) if part == "choices" else after_the_fact(*unseen)
+        else:
+            logits, labels, counts = logits_of(name, arguments.data_dir, arguments.keep)
+            p = logits.softmax(1).numpy()
+            if part == "prior":
+                found = unknown_mix(p, labels, counts, ask)
+            elif part == "inputs":
+                found = numbers_of_inputs(p, labels, counts)
+            else:
+                found = coverage(logits, labels, counts, part == "long tail", ask)
         before = json.loads(store.read_text()) if store.exists() else {}
-        write_json(store, {**before, name: found})
+        own = before.get(name, {})
+        write_json(store, {**before, name: {**own, "about": facts, part: found}})
     results = json.loads(store.read_text())
     (RESULTS / "decisions.md").write_text(page({name: results[name] for name in RUNS if name in results}))
 
@@ -242,10 +252,19 @@ def page(results):
                 title=f"{name}: the choice of the settings, on unseen training images",
                 how=f"Classes with fewer than {LEAST} unseen images are left out. {HELD} images of each class are "
                 f"held out, or a long tail from {HELD} down. {INPUTS:,} images in nine mixes: the five above, forward "
-                "50 in a random order of the classes, forward 50 times exp(N(0, 1/4)), a tenth of the classes alone, and "
-                "equal shares; one split. NLL lost: beside the true shares. The last row adds one input for each "
+                "50 in a random order of the classes, forward 50 times exp(N(0, 1/4)), a tenth of the classes alone, "
+                "and equal shares; one split. NLL lost: beside the true shares. The last row adds one input for each "
                 "class, in equal shares, whatever the inputs say.",
                 rows=found["choices"],
+                verdicts=[],
+            ),
+            Table(
+                title=f"{name}: calibration after the fact, on unseen training images",
+                how=f"Accuracy and NLL of the unseen images, every class the same, calibrated on others: {HELD} of "
+                f"each class, or a long tail from {HELD} down, as a validation set has; mean of 5 splits. Temperature "
+                "and adjustment are what `auto` does (`srepr.calibration`). A bias for each class needs examples of each "
+                "class.",
+                rows=found["calibration"],
                 verdicts=[],
             ),
         ]
