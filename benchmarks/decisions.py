@@ -145,6 +145,7 @@ def main():
                 found = coverage(logits, labels, counts, part == "long tail", ask)
         before = json.loads(store.read_text()) if store.exists() else {}
         own = before.get(name, {})
+        facts["date"] = {**own.get("about", {}).get("date", {}), part: facts["date"]}
         write_json(store, {**before, name: {**own, "about": facts, part: found}})
     results = json.loads(store.read_text())
     (RESULTS / "decisions.md").write_text(page({name: results[name] for name in RUNS if name in results}))
@@ -245,7 +246,7 @@ def page(results):
                 "at all: there the labels are drawn from the calibrated probabilities, which are exact then, and the "
                 "shares are the mean of the exact posterior, found by Gibbs sampling with the distribution that the "
                 "mix was drawn from.",
-                rows=found["inputs"],
+                rows=found.get("inputs", []),
                 verdicts=[],
             ),
             Table(
@@ -255,16 +256,16 @@ def page(results):
                 "50 in a random order of the classes, forward 50 times exp(N(0, 1/4)), a tenth of the classes alone, "
                 "and equal shares; one split. NLL lost: beside the true shares. The last row adds one input for each "
                 "class, in equal shares, whatever the inputs say.",
-                rows=found["choices"],
+                rows=found.get("choices", []),
                 verdicts=[],
             ),
             Table(
                 title=f"{name}: calibration after the fact, on unseen training images",
                 how=f"Accuracy and NLL of the unseen images, every class the same, calibrated on others: {HELD} of "
                 f"each class, or a long tail from {HELD} down, as a validation set has; mean of 5 splits. Temperature "
-                "and adjustment are what `auto` does (`srepr.calibration`). A bias for each class needs examples of each "
-                "class.",
-                rows=found["calibration"],
+                "and adjustment are what `auto` does (`srepr.calibration`). A bias for each class needs examples "
+                "of each.",
+                rows=found.get("calibration", []),
                 verdicts=[],
             ),
         ]
@@ -286,7 +287,7 @@ def page(results):
         f"- {name}: {'; '.join(f'{fact}: {value}' for fact, value in found['about'].items())}"
         for name, found in results.items()
     )
-    body = "\n".join(table.markdown() for table in tables)
+    body = "\n".join(table.markdown() for table in tables if table.rows)
     return f"""# Decisions: an unknown class mix, sets of labels
 
 Measured on the test images of the reference runs (`results/runs`, head `auto`). They follow the paper and have no
