@@ -174,10 +174,14 @@ def errors_kept(rows):
 
 
 def gains_kept(rows):
+    def told(row, what):
+        gain = row[f"{what}, oracle"] - row[f"{what}, none"]
+        return f"{row['mix']} {100 * row[f'{what} recovered']:.0f} % of {gain:+.2f}"
+
     return [
         verdict(
             f"`em` recovers at least 80 % of the gain in {what}",
-            ", ".join(f"{row['mix']} {100 * row[f'{what} recovered']:.0f} %" for row in rows),
+            ", ".join(told(row, what) for row in rows),
             kept=all(row[f"{what} recovered"] >= 0.8 for row in rows),
         )
         for what in ("ACC", "NLL")
