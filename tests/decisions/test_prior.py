@@ -221,6 +221,9 @@ def test_a_single_input_changes_little_and_the_note_says_so():
     found = estimate_prior([[0.99, 0.005, 0.005]], held=drawn(EVEN, 300))
     assert 1 / 3 < found.shares[0] < 0.55
     assert "1 different inputs are few for 3 classes: " in found.note
+    assert "of the estimate are the training shares to the power" in found.note
+    flat = estimate_prior([[0.99, 0.005, 0.005]], held=drawn(EVEN, 300), counts=[5, 5, 5])
+    assert "of the estimate are equal shares." in flat.note
     assert found.p_value is None
     assert "too few examples to test" in found.note
     many = estimate_prior([[0.99, 0.005, 0.005]] * 500, held=drawn(EVEN, 300))

@@ -325,10 +325,11 @@ def _note(different: int, mixes: Mixes, blind: bool, p_value: float | None) -> s
     lines, classes = [], len(mixes.shares)
     if different < 10 * classes:
         kept = float(mixes.weights @ (mixes.strengths / (mixes.strengths + different)))
-        lines.append(
-            f"{different:,} different inputs are few for {classes:,} classes: {kept:.0%} of the estimate are the "
-            f"training shares to the power {float(mixes.weights @ mixes.powers):.2f}."
-        )
+        power = round(float(mixes.weights @ mixes.powers), 2) + 0.0  # never -0.00
+        flat = float(mixes.usual.max() - mixes.usual.min()) < 1e-9
+        expected = "equal shares" if flat else f"the training shares to the power {power:.2f}"
+        few = f"{different:,} different inputs are few for {classes:,} classes"
+        lines.append(f"{few}: {kept:.0%} of the estimate are {expected}.")
     if blind:
         lines.append("There are no held-out examples to test whether label shift explains the inputs.")
     elif p_value is None:
