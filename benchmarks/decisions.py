@@ -287,10 +287,11 @@ def page(results):
                     verdicts=coverage_kept(found[setting]),
                 )
             )
-    facts = "\n".join(
-        f"- {name}: {'; '.join(f'{fact}: {value}' for fact, value in found['about'].items())}"
-        for name, found in results.items()
-    )
+    lines = []
+    for name, found in results.items():
+        dates = {"date": ", ".join(f"{when} ({part})" for part, when in found["about"]["date"].items())}
+        lines.append(f"- {name}: {'; '.join(f'{fact}: {value}' for fact, value in (found['about'] | dates).items())}")
+    facts = "\n".join(lines)
     body = "\n".join(table.markdown() for table in tables if table.rows)
     return f"""# Decisions: an unknown class mix, sets of labels
 
