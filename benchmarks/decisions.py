@@ -1,8 +1,9 @@
-"""An unknown class mix and sets of labels on real test images, beside QuaPy and TorchCP.
+"""An unknown class mix and sets of labels on real test images, beside QuaPy, TorchCP, MAPIE and crepes.
 
 python -m benchmarks.decisions --data-dir D --anchors PYTHON --keep FOLDER      writes results/decisions.md and .json
 
-PYTHON is an interpreter with quapy and torchcp. They get the same probabilities, in .npz files in FOLDER.
+PYTHON is an interpreter with quapy, torchcp, mapie and crepes. They get the same probabilities, in .npz files in the
+folder FOLDER.
 
 The reference runs on CIFAR100-LT and CIFAR10-LT follow the paper and have no validation set. So the test images are
 split at random into halves: one takes the place of the held-out examples, the other is measured on.
@@ -11,6 +12,8 @@ split at random into halves: one takes the place of the held-out examples, the o
 import argparse
 import json
 import subprocess
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +21,29 @@ import torch
 
 from benchmarks import Table, verdict
 from benchmarks.__main__ import RESULTS, about
+from benchmarks.decisions_prior import (
+    HALVES,
+    HELD,
+    INPUTS,
+    LEAST,
+    SHIFTS,
+    after_the_fact,
+    choices,
+    mix,
+    numbers_of_inputs,
+    sample,
+    unknown_mix,
+    unseen_probabilities,
+)
 from srepr.data.longtail import groups
 from srepr.decisions.conformal import FORMS, calibrate
-from srepr.decisions.prior import estimate_prior
 from srepr.run.classifiers import open_run
 from srepr.storage.files import write_json
 
 RUNS = ("cifar100-lt", "cifar10-lt")
-HALVES, SPLITS = 10, 100
-INPUTS = 1000
+PARTS = ("prior", "equal shares", "long tail", "inputs", "calibration", "choices")
+SPLITS = 100
 COVERAGE, UNDER = 0.9, 0.8
-TIMES = {"em": 200, "bbse": 1}  # draws for the intervals, which are measured for one of them
-SHIFTS = ("forward 10", "forward 50", "backward 10", "backward 50", "Dirichlet")
 
 
 def logits_of(name, data_dir, keep):
@@ -44,27 +58,7 @@ def logits_of(name, data_dir, keep):
     return torch.from_numpy(found["test_z"]).double(), found["test_y"], found["counts"]
 
 
-def mix(name, classes, chance):
-    """The class shares of a shift."""
-    if name == "Dirichlet":
-        return chance.dirichlet(np.ones(classes))
-    direction, ratio = name.split()
-    shares = float(ratio) ** (-np.arange(classes) / (classes - 1))
-    return (shares if direction == "forward" else shares[::-1]) / shares.sum()
-
-
-def sample(labels, rows, shares, size, chance):
-    """About `size` of the rows, with these class shares as far as there are examples; none twice."""
-    counts = np.floor(shares * size + chance.random(len(shares))).astype(int)
-    members = [chance.permutation(rows[labels[rows] == k])[:count] for k, count in enumerate(counts)]
-    return np.concatenate(members)
-
-
-def quality(p, y):
-    return np.array([(p.argmax(1) == y).mean(), -np.log(p[np.arange(len(y)), y].clip(1e-30)).mean()])
-
-
-def anchors(python, job, keep, content):
+def anchors(python, keep, job, content):
     """What the other libraries answer."""
     source, target = keep / f"{job}-in.npz", keep / f"{job}-out.npz"
     np.savez(source, **content)
@@ -72,71 +66,7 @@ def anchors(python, job, keep, content):
     return np.load(target)
 
 
-def unknown_mix(logits, labels, python, keep):
-    """L1 error of the estimated shares, and what is recovered of the accuracy and the NLL under the true ones."""
-    chance, p = np.random.default_rng(0), logits.softmax(1).numpy()
-    classes = p.shape[1]
-    content, cases = {"p": p, "y": labels}, []
-    for _ in range(HALVES):
-        rows = chance.permutation(len(labels))
-        known, rest = np.split(rows, 2)
-        for shift in SHIFTS:
-            new = sample(labels, rest, mix(shift, classes, chance), INPUTS, chance)
-            content |= {f"known{len(cases)}": known, f"new{len(cases)}": new}
-            cases.append((shift, known, new))
-    others = anchors(python, "prior", keep, content | {"cases": len(cases)})
-    errors, qualities, inside, p_values = {}, {}, {}, {}
-    for case, (shift, known, new) in enumerate(cases):
-        truth = np.bincount(labels[new], minlength=classes) / len(new)
-        held = (p[known], labels[known])
-        found = {
-            f"srepr {kind}": estimate_prior(p[new], held=held, method=kind, resamples=times)
-            for kind, times in TIMES.items()
-        }
-        estimates = {"none (equal shares)": np.full(classes, 1 / classes)}
-        estimates |= {kind: np.array(one.shares) for kind, one in found.items()}
-        estimates |= {f"QuaPy {kind}": others[f"{kind}{case}"] for kind in ("EMQ", "BBSEhard", "BBSEsoft")}
-        estimates["oracle"] = truth
-        for kind, shares in estimates.items():
-            errors.setdefault((shift, kind), []).append(np.abs(shares - truth).sum())
-            adjusted = p[new] * shares
-            adjusted /= adjusted.sum(1, keepdims=True)
-            qualities.setdefault((shift, kind), []).append(quality(adjusted, labels[new]))
-        best = found["srepr em"]
-        inside.setdefault(shift, []).append(np.mean((truth >= best.low) & (truth <= best.high)))
-        p_values.setdefault(shift, []).append(best.p_value)
-    kinds = [kind for shift, kind in errors if shift == SHIFTS[0]]
-    table = [
-        {"estimate": kind, **{shift: float(np.mean(errors[shift, kind])) for shift in SHIFTS}}
-        for kind in kinds
-        if kind != "oracle"
-    ]
-    for row in table:
-        row["mean"] = float(np.mean([row[shift] for shift in SHIFTS]))
-    after = []
-    for shift in SHIFTS:
-        none, ours, quapy, oracle = (
-            np.mean(qualities[shift, kind], axis=0)
-            for kind in ("none (equal shares)", "srepr em", "QuaPy EMQ", "oracle")
-        )
-        after.append(
-            {
-                "mix": shift,
-                **{
-                    f"{what}, {kind}": float(scale * values[place])
-                    for place, (what, scale) in enumerate({"ACC": 100, "NLL": 1}.items())
-                    for kind, values in {"none": none, "srepr": ours, "EMQ": quapy, "oracle": oracle}.items()
-                },
-                "ACC recovered": float((ours - none)[0] / (oracle - none)[0]),
-                "NLL recovered": float((ours - none)[1] / (oracle - none)[1]),
-                "true share in interval": float(np.mean(inside[shift])),
-                "p <= 0.01": float(np.mean(np.array(p_values[shift]) <= 0.01)),
-            }
-        )
-    return {"L1": table, "after": after}
-
-
-def coverage(logits, labels, counts, tail, python, keep):
+def coverage(logits, labels, counts, tail, ask):
     """Coverage and size of the sets over random halves, by form, and those of the other libraries."""
     chance = np.random.default_rng(1)
     classes = logits.shape[1]
@@ -153,7 +83,7 @@ def coverage(logits, labels, counts, tail, python, keep):
         for form in FORMS:
             thresholds = calibrate(p[known], labels[known], COVERAGE, form, expects=shares, counts=counts)
             found.setdefault(f"srepr {form}", []).append(thresholds.sets(p[new]).numpy())
-    others = anchors(python, "sets", keep, content)
+    others = ask("sets", content)
     for key in others.files:
         kind = key.rstrip("0123456789")
         new = content[f"new{key[len(kind) :]}"]
@@ -174,8 +104,9 @@ def coverage(logits, labels, counts, tail, python, keep):
         rows.append(
             {
                 "form": kind,
+                "splits": len(rates),
                 "coverage": float(np.mean(rates)),
-                "standard error": float(np.std(rates, ddof=1) / np.sqrt(SPLITS)),
+                "standard error": float(np.std(rates, ddof=1) / np.sqrt(len(rates))),
                 "size": float(np.mean(sizes)),
                 f"classes below {UNDER}": int((each < UNDER).sum()),
                 "lowest class": float(each.min()),
@@ -191,20 +122,31 @@ def main():
     parser.add_argument("--anchors", type=Path, required=True)
     parser.add_argument("--keep", type=Path, required=True)
     parser.add_argument("--runs", nargs="*", default=RUNS, help="those not named keep their numbers")
+    parser.add_argument("--parts", nargs="*", default=PARTS, choices=PARTS, help="as with --runs")
     arguments = parser.parse_args()
     arguments.keep.mkdir(exist_ok=True)
     store = RESULTS / "decisions.json"
-    for name in arguments.runs:
+    ask = partial(anchors, arguments.anchors, arguments.keep)
+    for name, part in product(arguments.runs, arguments.parts):
         facts = about("decisions")
         facts["command"] = "python -m benchmarks.decisions --data-dir D --anchors PYTHON --keep FOLDER"
-        facts["seed"] = "0 (mixes), 1 (splits)"
-        logits, labels, counts = logits_of(name, arguments.data_dir, arguments.keep)
-        found = {"about": facts, "prior": unknown_mix(logits, labels, arguments.anchors, arguments.keep)}
-        for tail in (False, True):
-            sets = coverage(logits, labels, counts, tail, arguments.anchors, arguments.keep)
-            found["long tail" if tail else "equal shares"] = sets
+        facts["seed"] = "0 (mixes), 1 (splits), 2 (numbers of inputs), 3 (settings), 4 (calibration)"
+        if part in ("choices", "calibration"):
+            unseen = unseen_probabilities(name, arguments.data_dir, arguments.keep)
+            found = choices(*unseen) if part == "choices" else after_the_fact(*unseen)
+        else:
+            logits, labels, counts = logits_of(name, arguments.data_dir, arguments.keep)
+            p = logits.softmax(1).numpy()
+            if part == "prior":
+                found = unknown_mix(p, labels, counts, ask)
+            elif part == "inputs":
+                found = numbers_of_inputs(p, labels, counts)
+            else:
+                found = coverage(logits, labels, counts, part == "long tail", ask)
         before = json.loads(store.read_text()) if store.exists() else {}
-        write_json(store, {**before, name: found})
+        own = before.get(name, {})
+        facts["date"] = {**own.get("about", {}).get("date", {}), part: facts["date"]}
+        write_json(store, {**before, name: {**own, "about": facts, part: found}})
     results = json.loads(store.read_text())
     (RESULTS / "decisions.md").write_text(page({name: results[name] for name in RUNS if name in results}))
 
@@ -232,14 +174,27 @@ def errors_kept(rows):
 
 
 def gains_kept(rows):
+    def told(row, what):
+        gain = row[f"{what}, oracle"] - row[f"{what}, none"]
+        return f"{row['mix']} {100 * row[f'{what} recovered']:.0f} % of {gain:+.2f}"
+
     return [
         verdict(
             f"`em` recovers at least 80 % of the gain in {what}",
-            ", ".join(f"{row['mix']} {100 * row[f'{what} recovered']:.0f} %" for row in rows),
+            ", ".join(told(row, what) for row in rows),
             kept=all(row[f"{what} recovered"] >= 0.8 for row in rows),
         )
         for what in ("ACC", "NLL")
     ]
+
+
+def intervals_kept(rows):
+    lowest = min(rows, key=lambda row: row["true share in interval"])
+    return verdict(
+        "at least 90 % of the shares lie in their 95 % interval, on every mix",
+        f"{lowest['true share in interval']:.3f} on {lowest['mix']}",
+        kept=lowest["true share in interval"] >= 0.9,
+    )
 
 
 def coverage_kept(rows):
@@ -264,6 +219,7 @@ def coverage_kept(rows):
                 kept=form[name][below] < marginal[below] and form[name]["size"] < plain["size"],
             )
             for name in ("pas", "fuzzy", "interpolated")
+            if marginal[below]
         ),
     ]
 
@@ -283,9 +239,38 @@ def page(results):
                 title=f"{name}: after the adjustment",
                 how="Accuracy in per cent and NLL without adjustment, with the estimate of `em`, with that of QuaPy's "
                 "EMQ and with the true shares; how much of the gain under the true shares `em` recovers. How often "
-                "a true share lies in its 95 % interval, and how often the test rejects label shift (level 0.01).",
+                "a share of the mix lies in its 95 % interval, and how often the test rejects label shift at 0.01.",
                 rows=found["prior"]["after"],
-                verdicts=gains_kept(found["prior"]["after"]),
+                verdicts=[*gains_kept(found["prior"]["after"]), intervals_kept(found["prior"]["after"])],
+            ),
+            Table(
+                title=f"{name}: by the number of inputs",
+                how="What `em` recovers from 250 and 1,000 images and from all that the mix can have, where a fifth "
+                "of the test images is held out; mean of 5 splits. The last row of each number shows what is possible "
+                "at all: there the labels are drawn from the calibrated probabilities, which are exact then, and the "
+                "shares are the mean of the exact posterior, found by Gibbs sampling with the distribution that the "
+                "mix was drawn from.",
+                rows=found.get("inputs", []),
+                verdicts=[],
+            ),
+            Table(
+                title=f"{name}: the choice of the settings, on unseen training images",
+                how=f"Classes with fewer than {LEAST} unseen images are left out. {HELD} images of each class are "
+                f"held out, or a long tail from {HELD} down. {INPUTS:,} images in nine mixes: the five above, forward "
+                "50 in a random order of the classes, forward 50 times exp(N(0, 1/4)), a tenth of the classes alone, "
+                "and equal shares; one split. NLL lost: beside the true shares. The last row adds one input for each "
+                "class, in equal shares, whatever the inputs say.",
+                rows=found.get("choices", []),
+                verdicts=[],
+            ),
+            Table(
+                title=f"{name}: calibration after the fact, on unseen training images",
+                how=f"Accuracy and NLL of the unseen images, every class the same, calibrated on others: {HELD} of "
+                f"each class, or a long tail from {HELD} down, as a validation set has; mean of 5 splits. Temperature "
+                "and adjustment are what `auto` does (`srepr.calibration`). A bias for each class needs examples "
+                "of each.",
+                rows=found.get("calibration", []),
+                verdicts=[],
             ),
         ]
         for setting, words in {
@@ -296,22 +281,25 @@ def page(results):
             tables.append(
                 Table(
                     title=f"{name}: sets of coverage {COVERAGE}, {setting}",
-                    how=f"{words} Mean of {SPLITS} random halves. The last columns are the mean coverage of classes.",
+                    how=f"{words} Mean over random halves, {SPLITS} of them (crepes is slow: 5). The last columns "
+                    "are the mean coverage of classes.",
                     rows=found[setting],
                     verdicts=coverage_kept(found[setting]),
                 )
             )
-    facts = "\n".join(
-        f"- {name}: {'; '.join(f'{fact}: {value}' for fact, value in found['about'].items())}"
-        for name, found in results.items()
-    )
-    body = "\n".join(table.markdown() for table in tables)
+    lines = []
+    for name, found in results.items():
+        dates = {"date": ", ".join(f"{when} ({part})" for part, when in found["about"]["date"].items())}
+        lines.append(f"- {name}: {'; '.join(f'{fact}: {value}' for fact, value in (found['about'] | dates).items())}")
+    facts = "\n".join(lines)
+    body = "\n".join(table.markdown() for table in tables if table.rows)
     return f"""# Decisions: an unknown class mix, sets of labels
 
 Measured on the test images of the reference runs (`results/runs`, head `auto`). They follow the paper and have no
 validation set: the test images are split at random into halves, of which one stands for the held-out examples. Nothing
-was chosen on them: pseudo-counts, penalty, `TAU`, `BANDWIDTH` and the default form come from images of CIFAR-100 that
-the CIFAR100-LT run had not seen. The other libraries get the same probabilities.
+was chosen on them: `TAU`, `BANDWIDTH` and the default form come from images of CIFAR-100 that the CIFAR100-LT run had
+not seen, the settings of the estimated shares from such images of both CIFARs, in the tables that say so. The other
+libraries get the same probabilities.
 
 {body}
 {facts}

@@ -1,20 +1,22 @@
-"""QuaPy and TorchCP on the probabilities that `benchmarks.decisions` has written; run by it, without srepr.
+"""QuaPy, TorchCP, MAPIE and crepes on the probabilities that `benchmarks.decisions` has written; run without srepr.
 
 PYTHON benchmarks/decisions_anchors.py prior IN.npz OUT.npz      PYTHON has quapy
-PYTHON benchmarks/decisions_anchors.py sets IN.npz OUT.npz       PYTHON has torchcp
+PYTHON benchmarks/decisions_anchors.py sets IN.npz OUT.npz       PYTHON has torchcp, mapie and crepes
 """
 
 import sys
 from unittest.mock import MagicMock
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 
 UNUSED = ("torchsort", "torch_geometric", "torch_geometric.loader", "torch_geometric.nn", "torch_geometric.utils")
 """What TorchCP imports for its graphs and training losses."""
+SLOW, FEW = 5, 10
+"""Splits for crepes, and classes for its class-conditional form: it compares each label of each example with all."""
 
 
-class Given(BaseEstimator):
+class Given(ClassifierMixin, BaseEstimator):
     """A classifier whose inputs are its probabilities already."""
 
     def __init__(self, classes=2):
@@ -23,6 +25,15 @@ class Given(BaseEstimator):
 
     def fit(self, probabilities, labels):
         return self
+
+    def predict_proba(self, probabilities):
+        return probabilities
+
+    def predict(self, probabilities):
+        return probabilities.argmax(1)
+
+    def __sklearn_is_fitted__(self):
+        return True
 
 
 def prior(cases):
@@ -44,6 +55,29 @@ def prior(cases):
     return found
 
 
+def numpy_sets(cases, case):
+    """The sets of MAPIE and crepes."""
+    from crepes import WrapClassifier
+    from mapie.classification import SplitConformalClassifier
+
+    known, new = cases[f"known{case}"], cases[f"new{case}"]
+    held, labels, p = cases["p"][known], cases["y"][known], cases["p"][new]
+    given, coverage = Given(p.shape[1]), 1 - float(cases["alpha"])
+    split = SplitConformalClassifier(given, confidence_level=coverage, conformity_score="lac", prefit=True)
+    found = {f"MAPIE LAC{case}": np.packbits(split.conformalize(held, labels).predict_set(p)[1][:, :, 0])}
+    kinds = (False, True) if p.shape[1] <= FEW else (False,)
+    for by_class in kinds if case < SLOW else ():
+        wrapped = WrapClassifier(given)
+        wrapped.calibrate(held, labels, class_cond=by_class)
+        inside = np.zeros(p.shape, dtype=bool)
+        for row, labels_of_row in zip(
+            inside, wrapped.predict_set(p, confidence=coverage, smoothing=False), strict=True
+        ):
+            row[np.array(labels_of_row, dtype=int)] = True
+        found[f"crepes {'class-conditional' if by_class else 'standard'}{case}"] = np.packbits(inside)
+    return found
+
+
 def sets(cases):
     sys.modules.update({name: MagicMock() for name in (*UNUSED, "torch_geometric.utils.convert", "transformers")})
     import torch
@@ -51,6 +85,8 @@ def sets(cases):
     from torchcp.classification.score import LAC
 
     found = {}
+    for case in range(int(cases["cases"])):
+        found |= numpy_sets(cases, case)
     p, y = torch.from_numpy(cases["p"]), torch.from_numpy(cases["y"])
     for case in range(int(cases["cases"])):
         known, new = (torch.from_numpy(cases[f"{name}{case}"]) for name in ("known", "new"))

@@ -5,7 +5,8 @@
 The temperature T and the adjustment r minimise the class-balanced negative log-likelihood, in which every class counts
 the same; pi are the class shares of the training data. T makes a head less sure or more. r corrects its balance: a
 penalty shrinks the weights of rare classes more than those of frequent ones, so what `la` adds to their logits may be
-too much or too little. The likelihood is convex in 1 / T and r.
+too much or too little. The likelihood is convex in 1 / T and r. A bias for each class, in place of r, needs more
+examples of rare classes than a validation set has: there it was no better than r (results/decisions.md).
 
 Labels of N examples count as right with the probability 1 - 1 / (N + 2), the rule of succession: logits that make no
 mistake on a few examples are not infinitely sure.

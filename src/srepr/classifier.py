@@ -264,7 +264,9 @@ class Classifier(nn.Module):
             found = [base.predict(batch).probabilities for _, batch in loaded]
         check(bool(found), "there is no input to estimate the prior from: pass some that can be read")
         held = None if self.held is None else (base._probabilities(self.held.logits), self.held.labels)
-        return prior.estimate_prior(torch.cat(found), expects=self.expects, held=held, method=method, seed=seed)
+        counts = None if self.about is None else self.about.counts
+        how: dict[str, Any] = {"counts": counts, "method": method, "seed": seed}
+        return prior.estimate_prior(torch.cat(found), expects=self.expects, held=held, **how)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         """What the network's own logits [N, K] mean for the prior of `with_prior`."""

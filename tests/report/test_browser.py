@@ -14,7 +14,7 @@ from srepr.decisions.conformal import Thresholds
 from srepr.progress import duration
 from srepr.report.mix import EXPONENTS, describe_mix
 from srepr.report.page import render
-from srepr.report.use import UNWATCHED, confusion, judged_sets, rejection, used
+from srepr.report.use import UNWATCHED, confusion, judged_sets, rejection, reliability, used
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'srepr[test]'")
 HOSTILE = '</script><img src=x onerror="document.title=1">'
@@ -36,6 +36,7 @@ def made_up_use(per_class, counts):
     return {
         "part": "test",
         **confusion(truth, predicted, classes),
+        **reliability(right, predicted, chance.random(len(truth)), counts),
         "rejection": rejection(chance.random(len(truth)), truth != predicted, members) | {"by": UNWATCHED},
         "sets": judged_sets(right, np.full(len(truth), 2), truth, counts, members, sets),
         "mix": describe_mix(torch.from_numpy(sums), [0] + [10] * (classes - 1), counts),
@@ -438,12 +439,26 @@ def table(page, section):
     return [row.split("\t") for row in page.locator(f"#{section} > .wide tbody tr").all_inner_texts()]
 
 
+def test_the_calibration_is_shown_by_the_group_of_the_predicted_class(visit):
+    run = made_up(12)
+    page = visit(run)
+    rows = [
+        [row["group"], str(row["predicted"]), *(f"{100 * row[key]:.1f} %" for key in ("accuracy", "confidence"))]
+        for row in run["use"]["reliability"]
+    ]
+    assert len(rows) > 1
+    assert [row[:4] for row in table(page, "calibration")] == rows
+    assert [row[4] for row in table(page, "calibration")] == [f"{row['ece']:.3f}" for row in run["use"]["reliability"]]
+
+
 def test_the_classes_have_precision_and_f1_beside_their_accuracy(visit):
     run = made_up(12)
     page = visit(run)
     shown = [f"{100 * value:.1f} %" if value is not None else "–" for value in run["use"]["precision"]]
     assert column(page, "classes", 8) == shown
-    assert column(page, "classes", 9) == [f"{value:.3f}" for value in run["use"]["f1"]]
+    sure = [f"{100 * value:.1f} %" if value is not None else "–" for value in run["use"]["confidence"]]
+    assert column(page, "classes", 9) == sure
+    assert column(page, "classes", 10) == [f"{value:.3f}" for value in run["use"]["f1"]]
     page.get_by_label("Sort by").select_option("f1")
     assert column(page, "classes", 1) == [run["classes"][k] for k in np.argsort(run["use"]["f1"], kind="stable")]
 

@@ -17,13 +17,13 @@ from srepr.data.longtail import groups
 from srepr.decisions.conformal import Thresholds, calibrate
 from srepr.decisions.doubt import doubt
 from srepr.methods import METHODS
-from srepr.metrics import LongTailMetrics, measure
+from srepr.metrics import LongTailMetrics, expected_calibration_error, measure
 from srepr.report import use
 from srepr.report.content import describe_run
 from srepr.report.mix import EXPONENTS
 from srepr.report.page import render
 from srepr.report.template import shortened
-from srepr.report.use import UNWATCHED, WATCHED, confusion, describe_use, used
+from srepr.report.use import UNWATCHED, WATCHED, confusion, describe_use, reliability, used
 from srepr.run.checkpoints import load_head, save_head
 from srepr.run.classifiers import open_run
 from srepr.run.load import load
@@ -68,6 +68,27 @@ def re_weighted(logits, y, counts, expects, power):
         bins = np.ceil(confidence * 15 - 1e-12).astype(int)
         ece = sum(abs((weights * (right - confidence))[bins == b].sum()) for b in range(1, 16))
         yield weights @ right, -weights @ log_p[np.arange(len(y)), y], ece
+
+
+@given(st.integers(2, 12), st.integers(1, 90), st.integers(0, 2**32 - 1))
+def test_reliability_is_that_of_the_inputs_of_each_predicted_class(classes, n, seed):
+    """Against means of masks, and the ECE of srepr on the same inputs; the total is that of all inputs."""
+    chance = np.random.default_rng(seed)
+    p = special.softmax(2 * chance.normal(size=(n, classes)), axis=1)
+    truth, counts = chance.integers(0, classes, n), np.geomspace(300, 3, classes).astype(int).tolist()
+    predicted, confidence = p.argmax(1), p.max(1)
+    found = reliability(truth == predicted, predicted, confidence, counts)
+    for k, value in enumerate(found["confidence"]):
+        own = predicted == k
+        assert value is None if not own.any() else value == pytest.approx(confidence[own].mean())
+    members = {"all": np.ones(n, bool)} | {name: inside[predicted] for name, inside in groups(counts).items()}
+    assert [row["group"] for row in found["reliability"]] == [name for name, own in members.items() if own.any()]
+    for row in found["reliability"]:
+        own = members[row["group"]]
+        assert row["predicted"] == own.sum()
+        assert row["accuracy"] == pytest.approx((truth == predicted)[own].mean())
+        assert row["confidence"] == pytest.approx(confidence[own].mean())
+        assert row["ece"] == pytest.approx(expected_calibration_error(p[own], truth[own]), abs=1e-9)
 
 
 @given(st.integers(2, 12), st.integers(1, 90), st.integers(0, 2**32 - 1))

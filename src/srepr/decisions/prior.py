@@ -4,49 +4,72 @@ Label shift: the classes come in other shares q, but look as they did. Then the 
 
     sum_i log sum_k q_k L_ik
 
-em     L_ik = p(k | x_i) / e_k, where e are the shares that the probabilities expect (Saerens et al., Adjusting the
-       Outputs of a Classifier to New a Priori Probabilities, 2002). Held-out examples calibrate the probabilities
-       first: softmax(z / T + b + log h), where h is their mix, fits their labels best under a penalty on b (Alexandari
-       et al., Maximum Likelihood with Bias-Corrected Calibration is Hard-To-Beat at Label Shift Adaptation, 2020).
+em     L from the probabilities, calibrated on held-out examples as in `srepr.decisions.likelihood` (Saerens et al.,
+       Adjusting the Outputs of a Classifier to New a Priori Probabilities, 2002).
 bbse   L_ik = P(predicted label of x_i | truth k), the confusion matrix of the held-out examples. Where the solution of
-       C q = mu, mu being the shares of the predicted labels, has no negative share, this is it (Lipton et al.,
-       Detecting and Correcting for Label Shift with Black Box Predictors, 2018); else it is the nearest in likelihood.
+       C q = mu, mu being the shares of the predicted labels, has no negative share, this has the largest likelihood
+       (Lipton et al., Detecting and Correcting for Label Shift with Black Box Predictors, 2018).
 
-Both are maximised by EM, q_k <- (sum_i r_ik + c K e_k) / (n + c K) with r_ik = q_k L_ik / sum_j q_j L_ij: c K inputs
-more than were seen, in the expected shares, so that a few inputs change little. n counts different inputs: copies tell
-nothing new. The 95 % intervals are quantiles over inputs that are drawn again with replacement; they do not know about
-errors of the probabilities.
+With many classes, the inputs of one are few. What is expected before they are seen is a Dirichlet distribution,
+
+    q ~ Dir(c m),      m_k ~ pi_k^a
+
+around a power of the training shares pi: the training mix (a = 1), equal shares (0), the reverse (-1) or between. EM
+in its variational form (Beal, Variational Algorithms for Approximate Bayesian Inference, 2003)
+
+    g_k <- c m_k + sum_i r_ik,      r_ik = exp(psi(g_k)) L_ik / sum_j exp(psi(g_j)) L_ij
+
+ends at the distribution Dir(g) of the shares and at a lower bound of how probable the inputs are under c and a,
+
+    sum_i log sum_k exp(psi(g_k) - psi(sum_j g_j)) L_ik - KL(Dir(g) | Dir(c m))
+
+The shares are the mean of Dir(g) over a grid of c and a, weighted by the exponential of the bound and by N(a; 0, 1/4).
+So the inputs decide how closely the shares follow the training shares: for a mix of another kind, c is small. r counts
+different inputs only: copies tell nothing new.
+
+The 95 % intervals are quantiles of a Bayesian bootstrap (Newton and Raftery, Approximate Bayesian Inference with the
+Weighted Likelihood Bootstrap, 1994): c and a are drawn from the grid, inputs and held-out examples get weights from
+Exp(1), class k gets an input of its own, of a weight from Gamma(c m_k), and the largest likelihood is found again. If
+the classes of the inputs are certain, these are the quantiles of Dir(g). The bound prefers a large c. So the grid is
+drawn from with a sixteenth of it: the intervals are wide rather than narrow. Less than 1/20 of an input is nothing.
 
 Whether label shift explains the inputs is tested by their confidence max_k p_k after the adjustment. D is the largest
 difference between its distribution function on the inputs and on the held-out examples, re-weighted to the shares q
 (Kolmogorov and Smirnov). Its distribution under label shift alone comes from inputs and held-out examples that are
-both drawn from the held-out examples, the inputs with the shares q, and estimated alike. At a p-value of at most
-`LEVEL`, the note says so.
+both drawn from the held-out examples, the inputs with the shares q, and estimated alike, with this c and a. At a
+p-value of at most `LEVEL`, the note says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from srepr.decisions.likelihood import Likelihood, calibration, confusion
 from srepr.decisions.numbers import as_labels, as_probabilities, as_shares
 from srepr.errors import check, check_seed, unknown
 
 METHODS = ("em", "bbse")
-PSEUDO = 1.0
-PENALTY = 5.0
-"""Both chosen on images of CIFAR-100 that the CIFAR100-LT run had not seen."""
-RESAMPLES = 200
+STRENGTHS = (1 / 32, 1 / 8, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0, 256.0)
+"""The grid of c / K."""
+POWERS, FINER = torch.arange(-3, 4) / 2, torch.arange(-5, 6) / 10
+"""The grid of a, and around the most probable one."""
+SPREAD = 0.5
+"""The standard deviation of a before the inputs are seen."""
+RESAMPLES, CALIBRATIONS = 200, 8
+"""Draws for the intervals, and how often the held-out examples are drawn for them."""
+TEMPERED, NOTHING = 1 / 16, 1 / 20
+"""Of the bound, for the draws; of an input. The first was chosen where `CONFUSION` was, by the coverage."""
+TINY = 1e-3
+"""The smallest training share, as a multiple of the mean one."""
 LEVEL = 0.01
 FEW = 30  # inputs or held-out examples, effectively: fewer are not tested
-TOLERANCE, ITERATIONS = 1e-6, 1000  # of the sum of changes of the shares
+TOLERANCE, ROUGH, ITERATIONS = 1e-6, 1e-3, 1000  # of the sum of changes of the shares
 CELLS = 1 << 22  # numbers held at once: inputs x draws
 LARGEST, FEWEST = 1 << 22, 2000  # probabilities that are estimated from, and inputs in any case
 
@@ -77,6 +100,7 @@ def estimate_prior(
     *,
     expects: Any = None,
     held: tuple[Any, Any] | None = None,
+    counts: Any = None,
     method: str = "em",
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -85,11 +109,12 @@ def estimate_prior(
 
     - expects: the class shares or counts [K] that the probabilities are for. None stands for equal shares.
     - held: probabilities [H, K] and labels [H] of held-out examples. They calibrate `em`; `bbse` needs them.
+    - counts: the training counts [K]. None stands for those of the held-out examples, or else for `expects`.
 
     >>> p = torch.tensor([[0.98, 0.02], [0.01, 0.99], [0.97, 0.03], [0.99, 0.01]]).repeat(25, 1)
     >>> p += 1e-5 * torch.arange(100)[:, None] * torch.tensor([-1, 1])  # no two inputs are the same
     >>> [round(share, 2) for share in estimate_prior(p).shares]
-    [0.75, 0.25]
+    [0.74, 0.26]
     """
     p = as_probabilities(probabilities)
     classes = p.shape[1]
@@ -101,23 +126,32 @@ def estimate_prior(
     check(bool((e > 0).all()), "`expects` has a class with the share 0: give every class a share above 0")
     check(method == "em" or held is not None, "the method bbse takes held-out examples: pass `held`, or use em")
     chance = np.random.default_rng(seed)
-    likelihood = p / e
-    reference: _Reference | None = None
+    likelihoods, reference, usual = [p / e], None, e
     if held is not None:
         known = as_probabilities(held[0])
         check(known.shape[1] == classes, f"`held` has {known.shape[1]} classes, `probabilities` {classes}")
         y = as_labels(held[1], len(known), classes)
-        calibrated = confusion(known, y) if method == "bbse" else calibration(known, y, e)
-        likelihood, reference = calibrated(p), _Reference(known, y, calibrated(known))
+        calibrated = calibration(known, y, e) if method == "em" else None
+        first: Likelihood = confusion(known, y) if calibrated is None else calibrated.__call__
+        likelihoods, reference = [first(p)], _Reference(known, y, first(known))
+        for _ in range(min(CALIBRATIONS, resamples - 1)):
+            w = torch.from_numpy(chance.exponential(size=len(y)))
+            if calibrated is None:
+                likelihoods.append(confusion(known, y, weights=w)(p))
+            else:
+                likelihoods.append(calibration(known, y, e, weights=w, start=calibrated)(p))
+        usual = torch.bincount(y, minlength=classes).double()
+    if counts is not None:
+        usual = as_shares(counts, "counts", classes)
     direction = torch.from_numpy(np.random.default_rng(0).normal(size=classes))
     different = len(torch.unique((p * direction).sum(1)))
-    q = em(likelihood, torch.ones(1, len(p), dtype=torch.float64), e, different)[0]
-    drawn = []
-    for block in torch.split(torch.arange(resamples), max(1, CELLS // len(p))):
-        counts = chance.multinomial(len(p), np.full(len(p), 1 / len(p)), size=len(block))
-        drawn.append(em(likelihood, torch.from_numpy(counts).double(), e, different, start=q, tolerance=1e-3))
-    low, high = torch.quantile(torch.cat(drawn), torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
-    p_value = None if reference is None else _misfit(p, reference, e, q, chance)
+    mixes = expected_mixes(likelihoods[0], usual, different)
+    q = mixes.shares
+    drawn = _bootstrap(likelihoods[1:] or likelihoods, mixes, different, resamples, chance)
+    low, high = torch.quantile(drawn, torch.tensor([0.025, 0.975], dtype=torch.float64), dim=0)
+    least = NOTHING / different
+    low, high = torch.where(low < least, 0.0, low), torch.where(high > 1 - least, 1.0, high)
+    p_value = None if reference is None else _misfit(p, reference, e, mixes, chance)
     return PriorEstimate(
         method,
         tuple(q.tolist()),
@@ -125,33 +159,97 @@ def estimate_prior(
         tuple(torch.maximum(high, q).tolist()),
         len(p),
         p_value,
-        _note(different, classes, reference is None, p_value),
+        _note(different, mixes, reference is None, p_value),
     )
+
+
+class Mixes(NamedTuple):
+    """The grid of c and a after the inputs were seen."""
+
+    weights: Tensor
+    """[G], they sum to 1."""
+    wider: Tensor
+    """[G], with `TEMPERED` of the bound."""
+    strengths: Tensor
+    """c [G]"""
+    powers: Tensor
+    """a [G]"""
+    usual: Tensor
+    """log pi [K]"""
+    shares: Tensor
+    """[K], the estimate."""
+
+    def pseudo(self, rows: Tensor, jitter: Tensor | float = 0.0) -> Tensor:
+        """The numbers c m_k [R, K] of these rows of the grid; the jitter is added to a."""
+        powers = self.powers[rows] + jitter
+        return self.strengths[rows, None] * (powers[:, None] * self.usual).softmax(1)
+
+
+def expected_mixes(likelihood: Tensor, usual: Tensor, different: float) -> Mixes:
+    """The grid for inputs with likelihoods [N, K], of which so many are different, and for these training counts [K].
+
+    The classes of certain inputs are counted, and the more there are, the less the training counts matter:
+
+    >>> likelihood, even = torch.eye(2, dtype=torch.float64)[[0] * 900 + [1] * 100], torch.tensor([1.0, 1.0])
+    >>> expected_mixes(likelihood, even, 1000).shares
+    tensor([0.8994, 0.1006], dtype=torch.float64)
+    """
+    classes = len(usual)
+    logs = (usual.double() / usual.sum()).clamp(min=TINY / classes).log()
+    strengths = classes * torch.tensor(STRENGTHS, dtype=torch.float64)
+    around = torch.zeros((), dtype=torch.float64)
+    for powers in (POWERS.double(), FINER.double()):
+        c, a = (some.flatten() for some in torch.meshgrid(strengths, around + powers, indexing="ij"))
+        grid = Mixes(c, c, c, a, logs, logs)
+        parts = [
+            variational(likelihood, grid.pseudo(rows), different)
+            for rows in torch.split(torch.arange(len(c)), max(1, CELLS // len(likelihood)))
+        ]
+        means, bounds = (torch.cat(some) for some in zip(*parts, strict=True))
+        logits = bounds - (a / SPREAD).square() / 2
+        weights = logits.softmax(0)
+        around = a[weights.argmax()]
+    return grid._replace(weights=weights, wider=(TEMPERED * logits).softmax(0), shares=weights @ means)
+
+
+def variational(likelihood: Tensor, pseudo: Tensor, different: float) -> tuple[Tensor, Tensor]:
+    """Means [R, K] of the shares and bounds [R] of the module's formula, for c m_k [R, K] and likelihoods [N, K]."""
+    each, total = different / len(likelihood), pseudo.sum(1, keepdim=True) + different
+    g = pseudo / pseudo.sum(1, keepdim=True) * total
+    for _ in range(ITERATIONS):
+        weights = g.digamma().exp()
+        new = pseudo + each * weights * ((1 / (weights @ likelihood.T).clamp(min=1e-300)) @ likelihood)
+        new = new / new.sum(1, keepdim=True) * total  # of inputs that no class explains, none counts
+        moved = float(((new - g) / total).abs().sum(1).max())
+        g = new
+        if moved < ROUGH:
+            break
+    logs = g.digamma() - total.digamma()
+    fits = each * (logs.exp() @ likelihood.T).clamp(min=1e-300).log().sum(1)
+    divergence = total[:, 0].lgamma() - g.lgamma().sum(1) - pseudo.sum(1).lgamma() + pseudo.lgamma().sum(1)
+    return g / total, fits - divergence - ((g - pseudo) * logs).sum(1)
 
 
 def em(
     likelihood: Tensor,
     weights: Tensor,
-    expects: Tensor,
-    different: float,
+    pseudo: Tensor,
     *,
     start: Tensor | None = None,
-    pseudo: float = PSEUDO,
     tolerance: float = TOLERANCE,
 ) -> Tensor:
-    """The shares [R, K] of the module's formula, for R rows of weights [R, N] of inputs with likelihoods [N, K].
+    """The shares [R, K] that maximise sum_i w_i log sum_k q_k L_ik + sum_k g_k log q_k.
 
-    >>> likelihood, even = torch.eye(2, dtype=torch.float64), torch.tensor([0.5, 0.5], dtype=torch.float64)
-    >>> em(likelihood, torch.tensor([[3.0, 1.0]], dtype=torch.float64), even, different=4, pseudo=0.0)
+    There are R rows of weights w [R, N] and of pseudo-counts g [R, K] for the likelihoods [N, K].
+
+    >>> likelihood, none = torch.eye(2, dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
+    >>> em(likelihood, torch.tensor([[3.0, 1.0]], dtype=torch.float64), none)
     tensor([[0.7500, 0.2500]], dtype=torch.float64)
     """
-    added = pseudo * len(expects) / (different + pseudo * len(expects))
-    weights = weights / weights.sum(1, keepdim=True)
-    q = (expects if start is None else start).expand(len(weights), -1)
+    q = torch.full_like(pseudo, 1 / pseudo.shape[1]) if start is None else start.expand_as(pseudo)
     for _ in range(ITERATIONS):
-        density = (q @ likelihood.T).clamp(min=1e-300)
-        new = (1 - added) * q * ((weights / density) @ likelihood) + added * expects
-        new = new / new.sum(1, keepdim=True)  # of inputs that no class explains, none counts
+        new = q * ((weights / (q @ likelihood.T).clamp(min=1e-300)) @ likelihood) + pseudo
+        new = new / new.sum(1, keepdim=True)
         moved = float((new - q).abs().sum(1).max())
         q = new
         if moved < tolerance:
@@ -159,47 +257,20 @@ def em(
     return q
 
 
-def confusion(held: Tensor, labels: Tensor) -> Callable[[Tensor], Tensor]:
-    """From probabilities [N, K] to P(predicted label | truth) [N, K], of held-out probabilities and labels.
-
-    A class without held-out examples counts as always recognised. So does a label that was never predicted.
-    """
-    classes = held.shape[1]
-    counts = torch.zeros(classes, classes, dtype=torch.float64)
-    counts.index_put_((held.argmax(1), labels), torch.ones(len(labels), dtype=torch.float64), accumulate=True)
-    blind = (counts.sum(0) == 0) | (counts.sum(1) == 0)
-    counts += torch.diag(blind.double())
-    table = counts / counts.sum(0)
-    return lambda p: table[p.argmax(1)]
-
-
-def calibration(held: Tensor, labels: Tensor, expects: Tensor) -> Callable[[Tensor], Tensor]:
-    """From probabilities [N, K] to calibrated likelihoods [N, K], softmax(z / T + b) for z = log p - log e.
-
-    T and b minimise -sum_i log softmax(z_i / T + b + log h)[y_i] + PENALTY / 2 (|b|^2 + log^2 T) on the held-out
-    examples, of which a class has the share h. A class without any is not expected there.
-    """
-    shares = torch.bincount(labels, minlength=held.shape[1]).double() / len(labels)
-
-    def logits(p: Tensor) -> Tensor:
-        return p.clamp(min=1e-30).log() - expects.log()
-
-    z, offset = logits(held), shares.log().clamp(min=-1e9)
-    with torch.enable_grad():
-        sharp = torch.zeros((), dtype=torch.float64, requires_grad=True)  # -log T
-        bias = torch.zeros_like(expects, requires_grad=True)
-        search = torch.optim.LBFGS([sharp, bias], max_iter=100, tolerance_grad=1e-5, line_search_fn="strong_wolfe")
-
-        def loss() -> Tensor:
-            search.zero_grad()
-            nll = F.cross_entropy(z * sharp.exp() + bias + offset, labels)
-            total = nll + PENALTY / (2 * len(labels)) * (bias.square().sum() + sharp.square())
-            total.backward()  # type: ignore[no-untyped-call]
-            return total
-
-        search.step(loss)  # type: ignore[no-untyped-call]
-    scale, bias = sharp.detach().exp(), bias.detach()
-    return lambda p: (logits(p) * scale + bias).softmax(1)
+def _bootstrap(
+    likelihoods: list[Tensor], mixes: Mixes, different: float, resamples: int, chance: np.random.Generator
+) -> Tensor:
+    """Shares [R, K] of the module's Bayesian bootstrap, each calibration with as many draws."""
+    inputs, drawn = len(likelihoods[0]), []
+    rows = torch.from_numpy(chance.choice(len(mixes.wider), size=resamples, p=mixes.wider.numpy()))
+    step = float(FINER[1] - FINER[0])
+    for place, likelihood in enumerate(likelihoods):
+        for few in torch.split(rows[place :: len(likelihoods)], max(1, CELLS // inputs)):
+            jitter = torch.from_numpy(chance.uniform(-step / 2, step / 2, size=len(few)))
+            pseudo = torch.from_numpy(chance.gamma(mixes.pseudo(few, jitter).numpy())).clamp(min=1e-300)
+            weights = torch.from_numpy(chance.exponential(different / inputs, size=(len(few), inputs)))
+            drawn.append(em(likelihood, weights, pseudo, start=mixes.shares, tolerance=ROUGH))
+    return torch.cat(drawn)
 
 
 class _Reference(NamedTuple):
@@ -223,9 +294,9 @@ def _distance(inputs: Tensor, reference: Tensor, weights: Tensor) -> float:
     return float(steps[last].abs().max())
 
 
-def _misfit(p: Tensor, held: _Reference, e: Tensor, q: Tensor, chance: np.random.Generator) -> float | None:
+def _misfit(p: Tensor, held: _Reference, e: Tensor, mixes: Mixes, chance: np.random.Generator) -> float | None:
     """The p-value of the module's test; None if there are too few examples for it."""
-    y = held.labels
+    y, q = held.labels, mixes.shares
     numbers = torch.bincount(y, minlength=len(e)).double()
     weights = q / numbers.clamp(min=1)
     if len(p) < FEW or float(weights[y].sum() ** 2 / weights[y].square().sum()) < FEW:
@@ -240,23 +311,25 @@ def _misfit(p: Tensor, held: _Reference, e: Tensor, q: Tensor, chance: np.random
         return torch.from_numpy(order[first[labels] + (chance.random(len(labels)) * sizes[labels]).astype(np.int64)])
 
     even, greater = torch.ones(1, len(p), dtype=torch.float64), 0
+    pseudo = mixes.pseudo(mixes.weights.argmax()[None])
     for _ in range(times := round(1 / LEVEL)):
         counts = chance.multinomial(len(p), present / present.sum())
         rows, others = examples(np.repeat(np.arange(len(sizes)), counts)), examples(classes)
-        shares = em(held.likelihood[rows], even, e, len(rows), start=q, tolerance=1e-3)[0]
+        shares = em(held.likelihood[rows], even, pseudo, start=q, tolerance=ROUGH)[0]
         one, other = (_confidence(held.probabilities[some], e, shares) for some in (rows, others))
         greater += _distance(one, other, (shares / numbers.clamp(min=1))[y[others]]) >= found
     return (1 + greater) / (1 + times)
 
 
-def _note(different: int, classes: int, blind: bool, p_value: float | None) -> str:
-    lines = []
+def _note(different: int, mixes: Mixes, blind: bool, p_value: float | None) -> str:
+    lines, classes = [], len(mixes.shares)
     if different < 10 * classes:
-        kept = PSEUDO * classes / (different + PSEUDO * classes)
-        lines.append(
-            f"{different:,} different inputs are few for {classes:,} classes: "
-            f"{kept:.0%} of the estimate is what the model expects."
-        )
+        kept = float(mixes.weights @ (mixes.strengths / (mixes.strengths + different)))
+        power = round(float(mixes.weights @ mixes.powers), 2) + 0.0  # never -0.00
+        flat = float(mixes.usual.max() - mixes.usual.min()) < 1e-9
+        expected = "equal shares" if flat else f"the training shares to the power {power:.2f}"
+        few = f"{different:,} different inputs are few for {classes:,} classes"
+        lines.append(f"{few}: {kept:.0%} of the estimate are {expected}.")
     if blind:
         lines.append("There are no held-out examples to test whether label shift explains the inputs.")
     elif p_value is None:

@@ -2,7 +2,7 @@
 
 const ROWS = 20;
 const DESCENDING = {
-  count: true, name: false, before: false, after: false, change: true, precision: false, f1: false,
+  count: true, name: false, before: false, after: false, change: true, precision: false, confidence: false, f1: false,
 };
 const classes = {
   run: null, all: [], shown: [], figure: null,
@@ -13,9 +13,9 @@ function openClasses(run) {
   const all = run.classes.map((name, k) => {
     const [before, after] = [run.before.per_class[k], run.after.per_class[k]];
     const change = before === null || after === null ? null : after - before;
-    const [precision, f1] = [run.use.precision[k], run.use.f1[k]];
+    const [precision, confidence, f1] = [run.use.precision[k], run.use.confidence[k], run.use.f1[k]];
     const sizes = { count: run.counts[k], group: run.groups[k], tested: run.tested[k] };
-    return { name, ...sizes, before, after, change, precision, f1 };
+    return { name, ...sizes, before, after, change, precision, confidence, f1 };
   });
   Object.assign(classes, { run, all, page: 0, figure: classChart(run) });
   find("#classes .charts").replaceChildren(classes.figure);
@@ -49,13 +49,14 @@ function drawClassTable() {
     sorts("after", run.after.name),
     sorts("change", "Change"),
     sorts("precision", "Precision"),
+    sorts("confidence", "Confidence"),
     sorts("f1", "F1"),
   ];
-  const body = shown.slice(first, last).map(({ name, count, group, tested, before, after, change, precision, f1 }) =>
-    row(name, cells([whole(count), group, whole(tested), percent(before), percent(after), points(change),
-      percent(precision), decimal(f1)])));
+  const body = shown.slice(first, last).map((c) =>
+    row(c.name, cells([whole(c.count), c.group, whole(c.tested), percent(c.before), percent(c.after), points(c.change),
+      percent(c.precision), percent(c.confidence), decimal(c.f1)])));
   const advice = "No class answers to that. Clear the search, or choose all groups.";
-  const empty = html("tr", {}, html("td", { colspan: 9, class: "note" }, advice));
+  const empty = html("tr", {}, html("td", { colspan: 10, class: "note" }, advice));
   fill(find("#classes table"), [html("tr", {}, ...headings)], body.length ? body : [empty]);
   find(".pages span").textContent = `${whole(first + 1)} to ${whole(last)} of ${whole(shown.length)}`;
   find(".pages [name=previous]").disabled = page === 0;

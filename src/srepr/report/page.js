@@ -176,6 +176,7 @@ function drawRun(run) {
   openClasses(run);
   const diagrams = run.views.flatMap((view) => ["before", "after"].map((side) => reliability(view, side)));
   find("#calibration .charts").replaceChildren(...diagrams);
+  drawReliability(run);
   drawDispersion(run);
   drawWorst(run);
   drawUse(run);

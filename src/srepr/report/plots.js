@@ -1,4 +1,13 @@
-/* Calibration: the reliability diagram of one classifier in one view. */
+/* Calibration: by the group of the predicted class, and the reliability diagram of one classifier in one view. */
+function drawReliability({ after, use }) {
+  const rows = use.reliability.map(({ group, predicted, accuracy, confidence, ece }) =>
+    row(group, cells([whole(predicted), percent(accuracy), percent(confidence), decimal(ece)])));
+  const names = ["Predicted", "Predictions", "Right", "Mean confidence", "ECE"];
+  fill(find("#calibration table"), [html("tr", {}, ...names.map(column))], rows);
+  find("#calibration .footnote").textContent = `${after.name}, ${use.part} examples as they are. A class is calibrated ` +
+    "if its mean confidence is its precision; the table of classes has both.";
+}
+
 function reliability(view, kind) {
   const { name, ece, bins } = view[kind], error = decimal(number(ece));
   const TOP = 10, SIZE = 250, STRIP = 40, floor = TOP + SIZE + 44 + STRIP, height = floor + 20;

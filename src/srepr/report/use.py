@@ -21,6 +21,7 @@ from srepr.data.longtail import Labels, groups
 from srepr.decisions.conformal import Thresholds
 from srepr.decisions.doubt import doubt
 from srepr.decisions.rejection import risk_coverage
+from srepr.metrics import bin_index
 from srepr.report.mix import class_sums, describe_mix, shifts
 from srepr.run.checkpoints import load_head_and_held
 from srepr.run.classifiers import Run
@@ -84,19 +85,21 @@ def used(
     """
     classes, moves = len(counts), shifts(counts, expects)
     sums, watched = torch.zeros(()), False
-    parts: list[list[Tensor]] = [[], [], [], [], []]
+    parts: list[list[Tensor]] = [[], [], [], [], [], []]
     for logits, labels, beyond in outputs:
         p = logits.double().softmax(1)
         inside = torch.zeros_like(p, dtype=torch.bool) if thresholds is None else thresholds.sets(p)
         watched = beyond is not None
-        batch = (labels, logits.argmax(1), doubt(p, beyond), inside.gather(1, labels[:, None])[:, 0], inside.sum(1))
+        held = inside.gather(1, labels[:, None])[:, 0]
+        batch = (labels, logits.argmax(1), p.amax(1), doubt(p, beyond), held, inside.sum(1))
         for found, values in zip(parts, batch, strict=True):
             found.append(values)
         sums = sums + class_sums(logits, labels, moves)
-    truth, predicted, doubts, covered, sizes = (torch.cat(found).numpy() for found in parts)
+    truth, predicted, confidence, doubts, covered, sizes = (torch.cat(found).numpy() for found in parts)
     members = {name: mask[truth] for name, mask in groups(counts).items() if mask[truth].any()}
     return {
         **confusion(truth, predicted, classes),
+        **reliability(truth == predicted, predicted, confidence, counts),
         "rejection": rejection(doubts, truth != predicted, members) | {"by": WATCHED if watched else UNWATCHED},
         "sets": None if thresholds is None else judged_sets(covered, sizes, truth, counts, members, thresholds),
         "mix": describe_mix(sums, np.bincount(truth, minlength=classes).tolist(), counts),
@@ -128,6 +131,30 @@ def confusion(truth: Labels, predicted: Labels, classes: int) -> dict[str, Any]:
             "left_out": int(times[mistakes[CELLS:]].sum()),
         },
     }
+
+
+def reliability(
+    right: npt.NDArray[np.bool_], predicted: Labels, confidence: npt.NDArray[np.float64], counts: Sequence[int]
+) -> dict[str, Any]:
+    """Mean confidence by predicted class, None where it is 0 / 0, and accuracy, confidence and ECE by its group.
+
+    A class is calibrated if its confidence is its precision: of the inputs that are called so, as many are.
+
+    >>> found = reliability(np.array([True, False]), np.array([0, 0]), np.array([1.0, 0.5]), [200, 3])
+    >>> found["confidence"], found["reliability"][1]
+    ([0.75, None], {'group': 'many', 'predicted': 2, 'accuracy': 0.5, 'confidence': 0.75, 'ece': 0.25})
+    """
+    said = np.bincount(predicted, minlength=len(counts))
+    rows = []
+    for group, inside in {"all": np.ones(len(counts), dtype=np.bool_), **groups(counts)}.items():
+        own = inside[predicted]
+        if own.any():
+            gaps = np.bincount(bin_index(torch.from_numpy(confidence[own])).numpy(), right[own] - confidence[own])
+            ece = float(np.abs(gaps).sum() / own.sum())
+            means = {"accuracy": float(right[own].mean()), "confidence": float(confidence[own].mean())}
+            rows.append({"group": group, "predicted": int(own.sum()), **means, "ece": ece})
+    sums = np.bincount(predicted, confidence, minlength=len(counts))
+    return {"confidence": _ratios(sums, said), "reliability": rows}
 
 
 def rejection(
@@ -183,6 +210,6 @@ def judged_sets(
     }
 
 
-def _ratios(parts: Labels, wholes: Labels) -> list[float | None]:
+def _ratios(parts: Labels | npt.NDArray[np.float64], wholes: Labels) -> list[float | None]:
     shares = parts / np.where(wholes > 0, wholes, math.nan)
     return [None if math.isnan(share) else share for share in shares.tolist()]
