@@ -125,8 +125,15 @@ def _print_everything() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be UTF-8, terminals neither
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger("PIL").addHandler(logging.NullHandler())
+    warnings.showwarning = _show_warning
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
     warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file")
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    """One line, as for errors, without the place in the code."""
+    tell(str(message))
 
 
 def in_flags(message: str, kind: type) -> str:

@@ -61,6 +61,6 @@ def render(described: Sequence[dict[str, Any]]) -> str:
     >>> page.count("<img"), page.count("</script>")
     (0, 2)
     """
-    title = f"{', '.join(dict.fromkeys(run['source'] for run in described))}: srepr report"
+    title = ", ".join(dict.fromkeys(run["source"] for run in described))
     columns = {name: column._asdict() for name, column in COLUMNS.items()}
-    return filled("page.html", title, SCRIPTS, {"columns": columns, "runs": described})
+    return filled("page.html", "report", title, SCRIPTS, {"columns": columns, "runs": described})
