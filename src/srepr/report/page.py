@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def names(folders: Sequence[Path]) -> list[str]:
     >>> names([Path("a/seed0"), Path("b/seed0"), Path("a/seed1")])
     ['a/seed0', 'b/seed0', 'seed1']
     """
-    whole = [folder.resolve() for folder in folders]
+    whole = [Path(os.path.realpath(folder)) for folder in folders]  # resolve() fails on a loop of links
     times = Counter(folder.name for folder in whole)
     return [folder.name if times[folder.name] == 1 else f"{folder.parent.name}/{folder.name}" for folder in whole]
 
