@@ -162,7 +162,8 @@ def load_classifier(path: Path) -> Classifier:
     # A network of stage 1 expects the classes as often as it saw them.
     how: dict[str, Any] = {"expects": about.counts}
     if "classifier" in metadata:
-        how = dict(read_entry(path, metadata, "classifier", Exported))
+        exported = read_entry(path, metadata, "classifier", Exported)
+        how = {"expects": exported["expects"], "temperature": exported["temperature"]}
         own = below(f"{about.classifier}.", tensors)
         swap(network, _layer(path, network, about), _head(path, own))
     classes = len(about.class_names)
