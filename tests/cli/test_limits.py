@@ -107,7 +107,7 @@ def test_no_more_workers_are_started_than_there_are_batches(monkeypatch):
     assert asked == [2, 3, 1]
 
 
-def test_a_warning_is_one_line_without_a_place_in_the_code(srepr, table, monkeypatch, capsys):
+def test_a_warning_is_one_line_without_a_place_in_the_code(capsys):
     with warnings.catch_warnings():
         assert main(["--version"]) == 0
         warnings.warn("the teachers still move\nand move", stacklevel=1)
