@@ -126,7 +126,7 @@ def _print_everything() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be UTF-8, terminals neither
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger("PIL").addHandler(logging.NullHandler())
-    warnings.showwarning = _show_warning
+    vars(warnings)["showwarning"] = _show_warning
     warnings.filterwarnings("ignore", module=r"PIL\.")
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file")
