@@ -57,7 +57,11 @@ COMMANDS: dict[str, list[str]] = {
     "analyze": ["analyze", "run", "--samples", "2"],
     "report": ["report", "run", "-o", "page.html"],
     "predict": ["predict", "run", "x.npy", "-o", "rows.csv"],
+    "predict --html": ["predict", "run", "x.npy", "--html", "rows.html", "-o", "rows.jsonl", "--coverage", "0.8"],
     "export": ["export", "run", "--format", "safetensors", "-o", "model"],
+    "export onnx": ["export", "run", "--format", "onnx", "-o", "model"],
+    "export torch": ["export", "run", "--format", "torch", "-o", "model"],
+    "reproduce": ["reproduce", "swa-crt", "table.npz", "--epochs", "2", "--out", "reproduced"],
     "import": ["import", "net.pth", "--source", "digits-lt", "--workers", "0", "--out", "imported"],
     "data get": ["data", "get", "cifar100-lt", "--data-dir", "cifar", "--url"],
 }

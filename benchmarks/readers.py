@@ -33,12 +33,13 @@ from srepr.data.inaturalist import read_annotations
 from srepr.data.sources import load
 from srepr.data.texts import read_labelled_texts, read_texts
 from srepr.data.unlabelled import read_unlabelled
+from srepr.deploy.export import export
 from srepr.deploy.prior import read_prior
 from srepr.importing.checkpoint import read_checkpoint as read_network
 from srepr.importing.huggingface import huggingface_network
 from srepr.methods import METHODS
 from srepr.models import mlp, resnet8
-from srepr.run.checkpoints import load_classifier, load_facts, load_model
+from srepr.run.checkpoints import load_classifier, load_model
 from srepr.run.folder import load_run_data, newest_state, read_settings, save_state
 from srepr.run.load import load as load_head_of
 from srepr.run.log import read_log, seconds_of_training
@@ -154,6 +155,18 @@ WORDS = {
 }
 VIEWS = {"x": np.arange(96.0, dtype=np.float32).reshape(8, 3, 4), "y": VALUES["y"]}
 KEPT = {"name": "features"}
+MEASURED = {"acc": 0.5, "nll": 1.0, "ece": 0.1, "n": 9, "bins": [{"count": 9, "confidence": 0.6, "accuracy": 0.5}]}
+CANDIDATE = {"title": "LA", "penalty": 0.1, "distill_weight": None, "temperature": 1.5, "balanced_acc": 0.5}
+CANDIDATE |= {"nll": 1.0, "excess": 0.0, "standard_error": 0.1, "chosen": True}
+FACTS = json.dumps(
+    {
+        "head": "la",
+        "training": {"source": "birds", "seed": 0, "lr": 0.1},
+        "method": {"head": "linear"},
+        "metrics": {**MEASURED, "views": {"equal": MEASURED}, "validation": MEASURED, "tested": {"few": 3}},
+        "choice": {"on": "validation", "candidates": [CANDIDATE]},
+    }
+)
 HEADER = b'{"w": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}, "__metadata__": {"epoch": "3"}}'
 HUGGINGFACE = ("config.json", "tokenizer.json", "tokenizer_config.json", "1_Pooling/config.json")
 
@@ -230,6 +243,11 @@ def metadata(entry: str, read: Callable[[Path], object], seed: str) -> Reader:
         return read(file)
 
     return Reader(f"safetensors metadata: {entry}", f"{entry}.json", packed, lambda: [seed.encode()])
+
+
+def card_of(path: Path) -> object:
+    """The model card of an exported classifier."""
+    return export(path, path.with_suffix(".card.safetensors"), "safetensors")
 
 
 def header(path: Path) -> object:
@@ -323,7 +341,7 @@ READERS = (
     Reader("safetensors header", "h.json", header, lambda: [HEADER]),
     metadata("about", load_model, VECTORS.to_json()),
     metadata("classifier", load_classifier, '{"temperature": 1.5, "expects": [9, 3]}'),
-    metadata("facts", load_facts, '{"head": "la", "metrics": {"acc": 0.5}}'),
+    metadata("facts", card_of, FACTS),
     of_run("config.json", "config.json", lambda run: (read_settings(run), read_config(run), load_run_data(run))),
     of_run("results.json", "results.json", read_results),
     of_run("note of a head", "heads/la.json", lambda run: load_head_of(run, "la")),

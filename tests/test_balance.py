@@ -93,6 +93,7 @@ def test_adjusting_to_a_prior_is_bayes_rule():
 def test_priors_may_be_counts_and_equal_priors_change_nothing():
     logits = torch.arange(12.0).view(4, 3)
     torch.testing.assert_close(balance.adjust_to_prior(logits, [7, 2, 1], [0.7, 0.2, 0.1]), logits)
+    torch.testing.assert_close(balance.adjust_to_prior(logits, [7, 2, 1], [70, 20, 10]), logits)
 
 
 @pytest.mark.parametrize(

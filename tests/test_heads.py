@@ -142,6 +142,19 @@ def test_nearest_class_mean_names_a_class_without_features():
         heads.nearest_class_mean([], 3)
 
 
+@pytest.mark.parametrize("labels", [[0, 3], [-4, 0], [0, 1, 2]], ids=["too large", "negative", "too many"])
+def test_nearest_class_mean_refuses_labels_that_are_no_classes(labels):
+    batches = [(torch.eye(3, L), torch.arange(3)), (torch.ones(2, L), torch.tensor(labels))]
+    with pytest.raises(InputError, match=r"need labels \[B\] of 0 to 2"):
+        heads.nearest_class_mean(batches, 3)
+
+
+def test_a_head_has_the_tensor_that_marks_its_type():
+    for name, kind in heads.HEADS.items():
+        own = {*heads.build(name, weight=WEIGHT, bias=BIAS).state_dict()}
+        assert [other.mark for other in heads.HEADS.values() if other.mark in own] == [kind.mark] * (kind.mark != "")
+
+
 @pytest.mark.parametrize("kind", ["linear", "lws", "lws-per-class"])
 def test_linear_heads_fold_into_one_layer(kind):
     head = shaken(heads.build(kind, weight=WEIGHT, bias=BIAS))

@@ -95,7 +95,11 @@ def test_ece_takes_tensors_arrays_and_lists(cast):
 @pytest.mark.parametrize("dtype", [np.int64, np.uint8, np.bool_])
 def test_a_decision_is_a_probability_of_one(dtype):
     """Half of the decisions are wrong, each with the confidence 1."""
-    assert expected_calibration_error(np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype), [0, 1, 1, 0]) == 0.5
+    decisions = np.array([[1, 0], [0, 1], [1, 0], [0, 1]], dtype)
+    assert expected_calibration_error(decisions, [0, 1, 1, 0]) == 0.5
+    metrics = LongTailMetrics([9, 9])
+    metrics.update_probs(decisions, [0, 1, 1, 0])
+    assert [metrics.compute()[name] for name in ("acc", "ece", "brier")] == [0.5, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -229,6 +233,7 @@ def measure_share(rank, folder, logits, y):
     both, alone = LongTailMetrics([200, 50, 5], across=True), LongTailMetrics([200, 50, 5])
     for metrics in (both, alone):
         metrics.update(logits[rank::2], y[rank::2])
+    both.compute()  # which leaves the sums of this process as they are
     (folder / f"{rank}.json").write_text(json.dumps([both.compute(), alone.compute()]))
     dist.destroy_process_group()
 
@@ -245,6 +250,13 @@ def test_two_processes_measure_what_one_measures(tmp_path):
         part = LongTailMetrics([200, 50, 5])
         part.update(logits[rank::2], y[rank::2])
         assert alone == part.compute()
+
+
+def test_without_other_processes_there_is_nothing_to_sum():
+    both, alone = LongTailMetrics([5, 5], across=True), LongTailMetrics([5, 5])
+    for metrics in (both, alone):
+        metrics.update(torch.eye(2), torch.tensor([0, 0]))
+    assert both.compute() == alone.compute()
 
 
 def test_a_reset_forgets_everything():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import special
 
 from srepr.errors import InputError
-from srepr.objective import cross_entropy, self_distillation, srepr_loss
+from srepr.objective import cross_entropy, distillation, self_distillation, srepr_loss
 
 
 @pytest.fixture(autouse=True)
@@ -167,6 +167,8 @@ def test_teachers_get_no_gradient_and_are_left_alone(dtype):
 def test_teachers_of_another_shape_are_refused():
     with pytest.raises(InputError, match=r"must be \[M, B, K\]"):
         self_distillation(torch.zeros(4, 3), torch.zeros(2, 1, 3))
+    with pytest.raises(InputError, match=r"must be \[M, B, K\]"):
+        self_distillation(torch.zeros(3), torch.zeros(2, 3))
 
 
 def test_the_whole_loss_weighs_its_two_terms():
@@ -176,3 +178,14 @@ def test_the_whole_loss_weighs_its_two_terms():
     loss = srepr_loss(logits, student, y, weight=weight, offset=offset, distill_weight=0.3, temperature=10.0)
     torch.testing.assert_close(loss, 0.7 * ce + 0.3 * kd)
     assert torch.equal(srepr_loss(logits, None, y, weight=weight, offset=offset), ce)
+    for share, alone in ((0.0, cross_entropy(logits, y)), (1.0, self_distillation(student, logits))):
+        assert torch.equal(srepr_loss(logits, student, y, distill_weight=share), alone)
+
+
+def test_a_weight_repeats_the_examples_of_the_distillation():
+    """Over the same number of examples: the loss is divided by B, not by the sum of the weights."""
+    generator = torch.Generator().manual_seed(3)
+    student, mean = torch.randn(2, 3, generator=generator), torch.rand(2, 3, generator=generator).softmax(-1)
+    precision, repeated = torch.tensor([3.0, 40.0]), torch.tensor([0, 0, 0, 1])
+    weighted = distillation(student, mean, precision, weight=torch.tensor([3.0, 1.0]))
+    torch.testing.assert_close(weighted, 2 * distillation(student[repeated], mean[repeated], precision[repeated]))

@@ -273,7 +273,7 @@ def test_what_cannot_be_solved_is_said():
         Problem(Given(STACK, LABELS).epoch(0), COUNTS, "la", rows=np.arange(0))
     with pytest.raises(InputError, match="`penalty` is 0: it must be above 0"):
         Retrain(penalty=0)
-    with pytest.raises(InputError, match="without the labels there is no best head"):
+    with pytest.raises(InputError, match="without labels there is no best head"):
         Retrain(distill_weight=1.0)
 
 

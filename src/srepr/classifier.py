@@ -139,6 +139,7 @@ class Classifier(nn.Module):
         if self.familiar is not None and features and features[0].shape == (len(logits), len(self.familiar.mean)):
             excess = self.familiar.excess(features[0].cpu())
         probabilities = logits.softmax(-1)
+        check(not probabilities.isnan().any(), "the network's outputs are not finite: check its inputs and weights")
         return Prediction(probabilities, alpha.sum(-1).to(logits.dtype), doubt(probabilities, excess))
 
     def rows(

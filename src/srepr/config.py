@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from srepr.errors import check, check_finite, check_seed
+from srepr.errors import check, check_count, check_finite, check_seed
 
 Protocol = Literal["paper", "holdout"]
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
@@ -90,8 +90,8 @@ class Data:
         check(inside, f"`imbalance` is {self.imbalance}: it must lie in (0, 1]")
         check(all(n > 0 for n in self.counts), f"`counts` has {min(self.counts, default=0)}: each must be at least 1")
         check(0 < self.holdout < 1, f"`holdout` is {self.holdout}: it must lie between 0 and 1")
-        large = self.image_size is None or self.image_size >= 8
-        check(large, f"`image_size` is {self.image_size}: it must be at least 8")
+        fits = self.image_size is None or 8 <= self.image_size <= 4096
+        check(fits, f"`image_size` is {self.image_size}: it must lie in 8 .. 4096")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +122,8 @@ class Machine:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check(self.devices >= 1, f"`devices` is {self.devices}: at least 1 is needed")
-        check(self.num_nodes >= 1, f"`num_nodes` is {self.num_nodes}: at least 1 is needed")
+        check_count("devices", self.devices)
+        check_count("num_nodes", self.num_nodes)
         check(self.workers >= 0, f"`workers` is {self.workers}: it must not be negative")
 
 
@@ -165,7 +165,7 @@ class Train:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check(self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
+        check_count("epochs", self.epochs)
         check(self.batch_size >= 2, f"`batch_size` is {self.batch_size}: BatchNorm needs at least 2")
         check(self.mixup >= 0, f"`mixup` is {self.mixup}: it must not be negative")
         smooth = 0 <= self.label_smoothing < 1
@@ -207,8 +207,8 @@ def default_penalty(classes: int) -> float:
     return 0.03 / math.sqrt(classes)
 
 
-SAMPLES, VIEWS = 10, 5
-"""Representations of an example: draws of the posterior, or augmented views of a frozen body."""
+SAMPLES, VIEWS, MOST_SAMPLES = 10, 5, 10_000
+"""Representations of an example: draws of the posterior, or augmented views of a frozen body; and the most of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,28 +264,27 @@ class Retrain:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check(self.epochs is None or self.epochs >= 1, f"`epochs` is {self.epochs}: at least 1 is needed")
+        check_count("epochs", 1 if self.epochs is None else self.epochs)
         check(self.lr > 0, f"`lr` is {self.lr}: it must be above 0")
         check(0 < self.momentum < 1, f"`momentum` is {self.momentum}: it must lie between 0 and 1")
         check(self.solver in ("exact", "sgd"), f"`solver` is {self.solver!r}: choose 'exact' or 'sgd'")
-        positive = self.penalty is None or 0 < self.penalty < math.inf
-        check(positive, f"`penalty` is {self.penalty}: it must be above 0")
+        check(self.penalty is None or self.penalty > 0, f"`penalty` is {self.penalty}: it must be above 0")
         check(not (self.on_the_fly and self.solver == "exact"), "`on_the_fly` is for SGD. Set `solver` to sgd.")
         check(self.weight_decay >= 0, f"`weight_decay` is {self.weight_decay}: it must not be negative")
         fits = self.batch_size is None or self.batch_size >= 1
         check(fits, f"`batch_size` is {self.batch_size}: at least 1 is needed")
-        check(self.draws >= 1, f"`samples` is {self.samples}: at least 1 is needed")
-        check(self.views >= 1, f"`views` is {self.views}: at least 1 is needed")
+        check_count("samples", self.draws, MOST_SAMPLES)
+        check_count("views", self.views)
         known = self.batchnorm in ("recalibrate", "reuse")
         check(known, f"`batchnorm` is {self.batchnorm!r}: choose 'recalibrate' or 'reuse'")
         check(self.calibration >= 2, f"`calibration` is {self.calibration}: at least 2 are needed")
         check(self.temperature > 0, f"`temperature` is {self.temperature}: it must be above 0")
+        check(1e-6 <= self.temperature <= 1e6, f"`temperature` is {self.temperature}: it must lie in 1e-6 .. 1e6")
         check(0 <= self.distill_weight <= 1, f"`distill_weight` is {self.distill_weight}: it must lie in 0 .. 1")
         labels = self.distill_weight < 1 or self.solver == "sgd"
-        check(
-            labels, "`distill_weight` is 1: without the labels there is no best head. Lower it, or set `solver` to sgd"
-        )
-        check(self.rho >= 0, f"`rho` is {self.rho}: it must not be negative")
+        check(labels, "`distill_weight` is 1: without labels there is no best head. Lower it, or set `solver` to sgd")
+        check(0 <= self.rho <= 10, f"`rho` is {self.rho}: it must lie in 0 .. 10")
+        check(-10 <= self.tau <= 10, f"`tau` is {self.tau}: it must lie in -10 .. 10")
         check_seed(self.seed)
 
 

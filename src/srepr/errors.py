@@ -5,13 +5,13 @@ A message names Python arguments in backticks. The command line shows them as th
 
 import difflib
 import errno
-import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_LINE = 2000
+LARGEST_FLOAT32 = 3.4028234663852886e38
 FIXES = {
     errno.EEXIST: "It is no folder: choose another path",
     errno.ENOTDIR: "A part of this path is no folder: choose another path",
@@ -71,6 +71,17 @@ def check(holds: bool, complaint: str) -> None:
         raise InputError(complaint)
 
 
+def check_count(name: str, value: int, most: int = 1_000_000) -> None:
+    """Raise an InputError unless a number of things is possible.
+
+    >>> check_count("epochs", 10**9)
+    Traceback (most recent call last):
+    srepr.errors.InputError: `epochs` is 1000000000: at most 1,000,000 are possible
+    """
+    check(value >= 1, f"`{name}` is {value}: at least 1 is needed")
+    check(value <= most, f"`{name}` is {value}: at most {most:,} are possible")
+
+
 def check_seed(seed: int) -> None:
     """Raise an InputError for a seed that the generators of random numbers do not take.
 
@@ -82,7 +93,7 @@ def check_seed(seed: int) -> None:
 
 
 def check_finite(settings: object) -> None:
-    """Raise an InputError if one of the settings is an infinite number, or none.
+    """Raise an InputError if one of the settings is no number, or infinite, as float32 has it.
 
     >>> from types import SimpleNamespace
     >>> check_finite(SimpleNamespace(lr=float("inf")))
@@ -90,7 +101,7 @@ def check_finite(settings: object) -> None:
     srepr.errors.InputError: `lr` is inf: it must be a finite number
     """
     for name, value in vars(settings).items():
-        finite = not isinstance(value, float) or math.isfinite(value)
+        finite = not isinstance(value, float) or abs(value) <= LARGEST_FLOAT32
         check(finite, f"`{name}` is {value}: it must be a finite number")
 
 

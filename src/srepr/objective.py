@@ -68,12 +68,11 @@ def self_distillation(student: Tensor, teachers: Tensor, temperature: float = 20
     >>> self_distillation(student, torch.stack([student + 4, student * 0.8]))
     tensor(0.9349)
     """
-    if teachers.shape[1:] != student.shape or not teachers.numel() or student.shape[-1] < 2:
+    if teachers.dim() != 3 or teachers.shape[1:] != student.shape or not teachers.numel() or student.shape[1] < 2:
         raise InputError(
             f"teachers {list(teachers.shape)} must be [M, B, K] over the student's [B, K] = {list(student.shape)},"
             " with M, B >= 1 and K >= 2."
         )
-    _check_temperature(temperature)
     log_probs = teachers.detach().to(torch.float64, copy=True).div_(temperature).log_softmax(-1)
     return distillation(student, *dirichlet.fit_unchecked(log_probs), temperature)
 
@@ -88,7 +87,8 @@ def distillation(
     >>> distillation(torch.tensor([[30.0, -10.0, 0.0]]), torch.tensor([[0.8, 0.1, 0.1]]), torch.tensor([40.0]))
     tensor(0.8319)
     """
-    _check_temperature(temperature)
+    if not 0 < temperature < math.inf:
+        raise InputError(f"`temperature` is {temperature}: it must be a number above 0")
     if not student.is_floating_point() or not student.numel() or student.shape != mean.shape:
         raise InputError(
             f"student {list(student.shape)} of {student.dtype} must be floating-point numbers [B, K], as the mean is,"
@@ -126,8 +126,3 @@ def srepr_loss(
     if student is None:
         return loss
     return (1 - distill_weight) * loss + distill_weight * self_distillation(student, logits, temperature)
-
-
-def _check_temperature(temperature: float) -> None:
-    if not 0 < temperature < math.inf:
-        raise InputError(f"`temperature` is {temperature}: it must be a number above 0")

@@ -42,7 +42,7 @@ def birds(tmp_path):
         (["train", "digits-lt", "--out", "R", "--precision", "8"], "invalid choice '8' for argument '--precision'."),
         (["train", "digits-lt", "--out", "R", "--counts", "1", "2"], "2 class counts for 10 classes."),
         (["train", "digits-lt", "--out", "R", "--network", "resnet9"], "unknown network 'resnet9'; did you mean"),
-        (["train", "digits-lt", "--out", "R", "--image-size", "4"], "--image-size is 4: it must be at least 8"),
+        (["train", "digits-lt", "--out", "R", "--image-size", "4"], "--image-size is 4: it must lie in 8 .. 4096"),
         (
             ["train", "digits-lt", "--out", "R", "--precision", "16-mixed"],
             "the precision 16-mixed needs a GPU. Set --precision ",

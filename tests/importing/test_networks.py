@@ -253,6 +253,14 @@ def damage(folder, what):
     elif what == "huge":
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 1 << 24}))
+    elif what == "a large token":
+        content = json.loads((folder / "tokenizer.json").read_text())
+        content["model"]["vocab"] = dict.fromkeys(content["model"]["vocab"], 1 << 31)
+        (folder / "tokenizer.json").write_text(json.dumps(content))
+    elif what == "a large added token":
+        content = json.loads((folder / "tokenizer_config.json").read_text())
+        content["added_tokens_decoder"] = {str(1 << 31): {"content": "wren"}}
+        (folder / "tokenizer_config.json").write_text(json.dumps(content))
     elif what == "a pipe":
         (folder / "tokenizer_config.json").unlink()
         os.mkfifo(folder / "tokenizer_config.json")
@@ -273,6 +281,8 @@ def damage(folder, what):
         ("no tokenizer", "bert has no tokenizer: no tokenizer.json"),
         ("odd settings", "has settings that cannot be used (TypeError"),
         ("huge", "bert network from its config.json (the network is larger than"),
+        ("a large token", "no tokenizer that can be used (a token has a number of 2^24 or more)"),
+        ("a large added token", "no tokenizer that can be used (a token has a number of 2^24 or more)"),
         ("a pipe", "tokenizer_config.json is a pipe. Pass a regular file"),
         ("images", "classifies images, and birds has texts"),
     ],

@@ -119,6 +119,21 @@ def test_a_picture_is_that_of_its_row_also_after_an_image_that_is_skipped(srepr,
     assert lone["a.png"] != lone["c.png"]
 
 
+def test_lists_with_the_same_names_show_their_own_pictures(srepr, retrained, here):
+    """The first a.png cannot be read: the second must not show the first one's picture."""
+    for folder in ("one", "two"):
+        (here / folder).mkdir()
+        (here / folder / "list.csv").write_text("path\na.png\n")
+    write_digits(here / "two", "a.png")
+    (here / "one" / "a.png").write_bytes(b"no image")
+    words = ("predict", retrained, "one/list.csv", "two/list.csv", "--skip-bad-images", "--html", "page.html")
+    answer = srepr(*words)
+    assert (answer.code, answer.err) == (0, "srepr: skipped 1 bad images (one/a.png)\n")
+    (row,) = content(here / "page.html")["rows"]
+    assert srepr("predict", retrained, "two/a.png", "--html", "alone.html").code == 0
+    assert (row["input"], row["image"]) == ("two/a.png", content(here / "alone.html")["rows"][0]["image"])
+
+
 def test_a_hostile_file_name_is_shown_and_does_nothing(srepr, visit, retrained, here):
     write_digits(here, "1.png", f"{HOSTILE}.png")
     assert srepr("predict", retrained, "1.png", f"{HOSTILE}.png", "--html", "page.html").code == 0

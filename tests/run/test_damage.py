@@ -15,8 +15,10 @@ import srepr as package
 from srepr import representation
 from srepr.config import Machine, Train
 from srepr.errors import InputError
+from srepr.models import mlp
 from srepr.run.checkpoints import load_classifier, load_model
 from srepr.run.evaluate import evaluate_run
+from srepr.run.folder import load_run_data
 from srepr.run.load import find_head
 from srepr.run.train import train
 from srepr.storage import checksums
@@ -285,8 +287,6 @@ ABOUT = {
     ids=str,
 )
 def test_a_description_that_lies_is_one_line_and_costs_nothing(tmp_path, change):
-    from srepr.models import mlp
-
     save_file(
         mlp(2, inputs=4, width=8).state_dict(),
         tmp_path / "m.safetensors",
@@ -323,6 +323,98 @@ def test_every_bit_of_a_file_of_weights_is_covered(tmp_path):
                 continue
             assert torch.equal(tensors["w"], torch.arange(4.0))
             assert metadata.get("epoch", "3") == "3"
+
+
+MEASURED = {"n": 9, "ece": 0.1, "bins": [{"count": 9, "confidence": 0.6, "accuracy": 0.5}]}
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """Writes an exported classifier with these changes of its weights or of what it says."""
+
+    def write(facts=None, classifier=None, **change):
+        torch.manual_seed(0)
+        layer = {name: change.get(name, tensor) for name, tensor in mlp(2, inputs=4, width=8).state_dict().items()}
+        how = {"temperature": 1.5, "expects": [9, 3], **(classifier or {})}
+        entries = {"about": json.dumps(ABOUT), "classifier": json.dumps(how), "facts": json.dumps(facts or {})}
+        save_file(layer, tmp_path / "m.safetensors", {"srepr": json.dumps(entries)})
+        np.save(tmp_path / "x.npy", np.full((2, 4), 100, np.float32))
+        return tmp_path / "m.safetensors"
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("facts", "complaint"),
+    [
+        ({"metrics": {"acc": "high"}}, "in facts, metrics.acc is 'high', not a number or null"),
+        ({"metrics": {"views": {"equal": {"nll": {}}}}}, "in facts, metrics.views.equal.nll is an object"),
+        ({"metrics": {"validation": {"views": {"natural": {"few": []}}}}}, "metrics.validation.views.natural.few is"),
+        ({"metrics": {**MEASURED, "bins": [""]}}, "in facts, metrics.bins[0] is '', not an object"),
+        ({"metrics": {"tested": "few"}}, "in facts, metrics.tested is 'few', not an object"),
+        ({"choice": {"on": "", "candidates": [1]}}, "in facts, choice.candidates[0] is 1, not an object"),
+        ({"metrics": {**MEASURED, "views": {"sideways": MEASURED}}}, "cannot be read (KeyError: 'sideways')"),
+        ({"metrics": {**MEASURED, "bins": [{"count": 9, "confidence": None, "accuracy": None}]}}, "cannot be read ("),
+    ],
+    ids=str,
+)
+def test_what_an_exported_file_says_about_itself_is_checked(srepr, exported, tmp_path, facts, complaint):
+    """`srepr export` writes it into the model card."""
+    file = exported(facts)
+    words = ("export", file, "--format", "safetensors", "-o", tmp_path / "again")
+    answer = srepr(*words)
+    assert f"{file} " in answer.complaint
+    assert complaint in answer.complaint
+    assert not (tmp_path / "again.safetensors").exists()
+    exported({"metrics": {**MEASURED, "views": {"equal": MEASURED}}})
+    assert srepr(*words).code == 0
+
+
+def test_a_key_that_no_classifier_has_changes_nothing(srepr, exported, tmp_path):
+    plain = srepr("predict", exported(), tmp_path / "x.npy").out
+    assert srepr("predict", exported(classifier={"shift": 5, ": 1.5": 0}), tmp_path / "x.npy").out == plain
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64], ids=str)
+def test_a_head_of_another_precision_is_used_in_that_of_the_network(srepr, exported, tmp_path, dtype):
+    weight = torch.linspace(-1, 1, 16).view(2, 8).to(torch.float16)
+    expected = srepr("predict", exported(**{"fc.weight": weight.float()}), tmp_path / "x.npy")
+    assert (expected.code, expected.err) == (0, "")
+    assert srepr("predict", exported(**{"fc.weight": weight.to(dtype)}), tmp_path / "x.npy").out == expected.out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("running_mean", torch.inf, "'hidden.1.running_mean' is not finite"),
+        ("running_var", torch.inf, "'hidden.1.running_var' is not finite"),
+        ("weight", 3e38, "the network's outputs are not finite: check its inputs and weights"),
+        ("running_var", -1.0, "the network's outputs are not finite: check its inputs and weights"),
+    ],
+)
+def test_statistics_that_answer_nothing_are_refused(srepr, exported, tmp_path, name, value, complaint):
+    before = mlp(2, inputs=4, width=8).state_dict()[f"hidden.1.{name}"]
+    file = exported(**{f"hidden.1.{name}": torch.full_like(before, value)})
+    assert complaint in srepr("predict", file, tmp_path / "x.npy").complaint
+
+
+@pytest.mark.parametrize("digits", [19, 5000])
+def test_a_size_of_many_digits_is_no_checksum(tmp_path, digits):
+    (tmp_path / checksums.FOLDER).mkdir()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / checksums.FOLDER / "config.json").write_text(f"0123456789abcdef {'9' * digits}\n")
+    with pytest.raises(InputError, match="was damaged or changed"):
+        read_json(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("key", ["source", "data_dir"])
+def test_a_name_that_no_file_can_have_is_one_line(run, key):
+    shutil.rmtree(run / checksums.FOLDER)
+    config = read_json(run / "config.json")
+    (config["settings"] if key == "source" else config)[key] = "a" * 9999
+    (run / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"config\.json cannot be read \(File name too long\)"):
+        load_run_data(run)
 
 
 @pytest.mark.parametrize(

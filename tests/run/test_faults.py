@@ -22,14 +22,17 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("command", "least"), [("data get", 10), ("predict", 3), ("export", 6)])
-def test_every_operation_of_a_command_may_fail(folder, tmp_path, monkeypatch, command, least):
+@pytest.mark.parametrize(
+    ("command", "every", "least"),
+    [("data get", 1, 10), ("predict", 1, 3), ("export", 1, 6), ("predict --html", 5, 4), ("report", 14, 2)],
+)
+def test_every_operation_of_a_command_may_fail(folder, tmp_path, monkeypatch, command, every, least):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(faults.LAYOUTS, "cifar100-lt", faults.LAYOUTS["cifar100-lt"])
     shutil.copytree(folder / "base", tmp_path / "base")
     with faults.served(tmp_path) as address:
         words = [*faults.COMMANDS[command], *([address] if command == "data get" else [])]
-        rows = list(faults.survive(command, words, tmp_path, every=1))
+        rows = list(faults.survive(command, words, tmp_path, every=every))
     assert [row["fault"] for row in rows] == ["ENOSPC", "EIO", "SIGKILL"]
     for row in rows:
         assert int(row["injected"]) >= least

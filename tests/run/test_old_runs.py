@@ -11,9 +11,10 @@ from safetensors import safe_open
 
 import srepr as package
 from srepr.data import load
-from srepr.run.checkpoints import load_facts, load_head, load_model, load_posterior
+from srepr.run.checkpoints import load_head, load_model, load_posterior
 from srepr.run.folder import read_settings
 from srepr.run.log import read_log
+from srepr.run.schema import read_made
 from srepr.storage.files import read_json
 
 DATA = Path(__file__).parents[1] / "data"
@@ -120,7 +121,7 @@ def test_predict_takes_the_run_and_the_exported_file(srepr, tmp_path):
 
 def test_the_exported_file_has_its_prior():
     """That of its facts, by Bayes' rule on the head that it was made of."""
-    facts, inputs = load_facts(EXPORTED), TEST.load(np.arange(50))
+    facts, inputs = read_made(EXPORTED), TEST.load(np.arange(50))
     assert facts["prior"] is not None
     classifier = package.load(EXPORTED)
     expected = package.load(OLD, facts["head"]).with_prior(facts["prior"])(inputs)

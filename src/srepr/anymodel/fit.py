@@ -31,7 +31,7 @@ from srepr.data.examples import Examples
 from srepr.data.inputs import seeded
 from srepr.data.loaders import as_labels, class_names, count_labels, loader, numbered, shuffled, split
 from srepr.data.longtail import stratified_holdout
-from srepr.errors import InputError
+from srepr.errors import InputError, check_count
 from srepr.models.call import call, eval_mode
 from srepr.models.hardware import default_device
 from srepr.models.split import duplicate, find_classifier
@@ -90,8 +90,7 @@ def fit(
     Traceback (most recent call last):
     srepr.errors.InputError: unknown method 'sreper'; did you mean srepr? Known: auto, crt, lws, la, ...
     """
-    if epochs < 1:
-        raise InputError(f"`epochs` is {epochs}: at least 1 is needed")
+    check_count("epochs", epochs)
     optim = Optim(
         lr=lr,
         momentum=momentum,
@@ -159,6 +158,7 @@ def collect(
     """
     if epochs < 2:
         raise InputError(f"`epochs` is {epochs}: at least two captures are needed for a spread")
+    check_count("epochs", epochs)
     optim = Optim(lr=lr, swa_lr=lr, momentum=momentum, weight_decay=weight_decay, warmup_epochs=0, swa_start=0)
     start = begin(model, train, batch_size, classifier, seed, freeze)
     learning = optimizer_of(start.network, optim, optimizer)

@@ -82,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if kind is None:
             raise unknown("command", words[0], VERBS, hint=". See: srepr --help")
         with traced(debug):
+            check(not any("\0" in word for word in words), "an argument has a NUL. Leave it out.")
             parse(words[0], words[1:]).run()
             sys.stdout.flush()
     except InputError as error:
@@ -125,8 +126,15 @@ def _print_everything() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names need not be UTF-8, terminals neither
         sys.stdout.reconfigure(errors="backslashreplace")
     logging.getLogger("PIL").addHandler(logging.NullHandler())
+    vars(warnings)["showwarning"] = _show_warning
     warnings.filterwarnings("ignore", module=r"PIL\.")
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
     warnings.filterwarnings("ignore", message="Reading `.npy` or `.npz` file")
+
+
+def _show_warning(message: Warning | str, *_place: object, **_more: object) -> None:
+    """One line, as for errors, without the place in the code."""
+    tell(str(message))
 
 
 def in_flags(message: str, kind: type) -> str:

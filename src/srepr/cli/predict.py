@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,5 +122,5 @@ class PredictCommand:
             raise InputError("`reject_by_class` needs a share: set `reject`, for example to 0.1.")
         if self.html is not None:
             check_output(self.html, "html")
-            if self.out is not None and self.html.resolve() == self.out.resolve():
+            if self.out is not None and os.path.realpath(self.html) == os.path.realpath(self.out):
                 raise InputError("`html` and `out` name the same file. Choose two.")

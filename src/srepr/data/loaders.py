@@ -75,7 +75,10 @@ def loader(data: Any, *, batch_size: int = 256) -> Iterable[Any]:
         if not _is_pair(data):
             return data  # a list of batches
         values, names = numbers(data[1])
-        inputs, labels = torch.as_tensor(data[0]), as_labels(values)
+        try:
+            inputs, labels = torch.as_tensor(data[0]), as_labels(values)
+        except (TypeError, RuntimeError) as error:
+            raise InputError(f"the inputs are no numbers ({str(error)[:200]}): {ACCEPTED}") from None
         if isinstance(data[0], np.ndarray) and inputs.is_floating_point():
             inputs = inputs.to(torch.get_default_dtype())
         if len(inputs) != len(labels):

@@ -21,12 +21,14 @@ from srepr.data.examples import Examples, View
 from srepr.data.identity import grouped, sha256
 from srepr.data.longtail import Indices, Labels
 from srepr.data.randomness import Stream, uniforms
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 
 PAD = -1
 DROPPED = 0.1
 """Share of the words that a view leaves out."""
 EXCERPT = 280
+LARGEST_TOKEN = 1 << 24
+"""The library of tokenizers lists every number up to the largest when it writes one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +128,8 @@ def _made(description: str, length: int) -> Any:
         raise InputError("texts need the package tokenizers. Install it with: pip install 'srepr[hf]'") from None
     try:
         made = Tokenizer.from_str(description)
+        numbers = made.get_vocab().values()
+        check(max(numbers, default=0) < LARGEST_TOKEN, f"it has a token with the number {max(numbers, default=0)}")
         made.no_padding()
         made.enable_truncation(max_length=length)
         made.encode("a \N{SNOWMAN}")  # without a token for unknown words it fails only when there is one

@@ -74,16 +74,18 @@ def _read(paths: Sequence[Path], about: About, skip_bad_images: bool) -> Unlabel
     if len({*about.shape[1:]}) > 1:
         raise InputError(f"{paths[0]}: this network takes inputs of shape {about.shape}. Pass them as arrays (.npz).")
     found = [pair for path in paths for pair in _files(path)]
+    names, files = [name for name, _ in found], tuple(str(file) for _, file in found)
     examples = FileExamples(
         Path(),
-        tuple(str(file) for _, file in found),
+        files,
         np.zeros(len(found), dtype=np.int64),
         about.class_names,
         # Small images are used whole, as in training.
         fraction=1.0 if (about.given or about.shape)[1] <= SMALL else 224 / 256,
         skip_bad=skip_bad_images,
     )
-    return Unlabelled([name for name, _ in found], examples.prepared(about))
+    # Lists in two folders may use the same names for different files.
+    return Unlabelled(names if len({*names}) == len({*files}) else files, examples.prepared(about))
 
 
 def unlabelled_texts(texts: Sequence[str], about: About) -> Unlabelled:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from srepr.data.examples import ArrayExamples, Examples, View
 from srepr.data.longtail import Indices
 from srepr.data.tokens import TextExamples
 from srepr.errors import InputError, check
+
+MOST_WORKERS = max(16, 2 * (os.cpu_count() or 1))
+"""More processes would only wait for each other."""
 
 
 def batches(
@@ -41,8 +45,9 @@ def batches(
 def _in_workers(
     examples: Examples, batch_indices: Sequence[Indices], view: View | None, workers: int
 ) -> Iterator[Tensor]:
+    useful = min(workers, len(batch_indices), MOST_WORKERS)
     loader = DataLoader(
-        _InputBatches(examples, view), batch_size=None, sampler=batch_indices, num_workers=workers, prefetch_factor=4
+        _InputBatches(examples, view), batch_size=None, sampler=batch_indices, num_workers=useful, prefetch_factor=4
     )
     try:
         for outcome in loader:

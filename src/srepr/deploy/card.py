@@ -16,10 +16,9 @@ from srepr.classifier import Classifier
 from srepr.data.longtail import LIMITS, groups
 from srepr.methods import title
 from srepr.metrics import COLUMNS
-from srepr.run.checkpoints import load_facts
 from srepr.run.folder import provenance
 from srepr.run.load import find_head
-from srepr.run.schema import read_config, read_results
+from srepr.run.schema import read_config, read_made, read_results
 from srepr.views import VIEWS, footnotes, too_small
 
 LEVELS = (0.8, 0.9, 0.95)
@@ -30,7 +29,7 @@ def gather(path: Path, head: str | None, classifier: Classifier) -> dict[str, An
     """The facts about a classifier of a run folder, or of an exported file, which brings its own along."""
     about = classifier.description
     return {
-        **(load_facts(path) if path.suffix == ".safetensors" else _of_run(path, head)),
+        **(read_made(path) if path.suffix == ".safetensors" else _of_run(path, head)),
         "network": about.network,
         "class_names": about.class_names,
         "counts": about.counts,

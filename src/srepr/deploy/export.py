@@ -26,7 +26,7 @@ from srepr.data.about import About
 from srepr.data.tokens import PAD, portable
 from srepr.deploy.card import gather, model_card
 from srepr.deploy.prior import read_prior
-from srepr.errors import InputError
+from srepr.errors import InputError, check, reading
 from srepr.run.checkpoints import save_classifier
 from srepr.run.folder import load_run_data
 from srepr.run.load import load
@@ -112,12 +112,14 @@ def export(
         classifier = classifier.with_prior(read_prior(prior, about))
     if opset is not None and form != "onnx":
         raise InputError("`opset` is for the format onnx. Leave it out.")
+    check(out.name not in ("", ".."), f"{out} is a folder. Choose the name of a file with `out`.")
     out = out if out.suffix == SUFFIXES[form] else out.with_name(out.name + SUFFIXES[form])
     if out == path:
         raise InputError(f"{out} is the model itself. Choose another `out`.")
     check_output(out)
-    facts = plain(gather(path, head, classifier))
-    facts["model_card"] = card = model_card(facts)
+    with reading(path, "Make it again"):
+        facts = plain(gather(path, head, classifier))
+        facts["model_card"] = card = model_card(facts)
     page, note = out.with_suffix(".md"), out.with_suffix(".json")
     if form == "safetensors":
         save_classifier(out, classifier, facts)

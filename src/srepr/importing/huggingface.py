@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from srepr.data import ArrayExamples, LongTailData
 from srepr.data.about import About
-from srepr.data.tokens import TextExamples, encode, tokenizer
-from srepr.errors import InputError
+from srepr.data.tokens import LARGEST_TOKEN, TextExamples, encode, tokenizer
+from srepr.errors import InputError, check
 from srepr.importing.checkpoint import report
 from srepr.models.huggingface import (
     LEFT_OUT,
@@ -181,6 +181,27 @@ def of_images(folder: Path, data: LongTailData) -> About:
     )
 
 
+def token_numbers(folder: Path) -> Iterator[int]:
+    """The numbers of the tokens in a folder's files of JSON: they take memory once the library has read them."""
+    contents = {name: folder / f"{name}.json" for name in ("tokenizer", "vocab", "added_tokens", "tokenizer_config")}
+    found = {name: parse_json(read_text(path), f"{path} is") for name, path in contents.items() if path.exists()}
+    whole = {name: content for name, content in found.items() if isinstance(content, dict)}
+    model, added = (whole.get("tokenizer", {}).get(part) for part in ("model", "added_tokens"))
+    vocabularies = [
+        whole.get("vocab"),
+        whole.get("added_tokens"),
+        model.get("vocab") if isinstance(model, dict) else 0,
+    ]
+    for numbers in vocabularies:
+        yield from (
+            number for number in (numbers.values() if isinstance(numbers, dict) else ()) if type(number) is int
+        )
+    for token in added if isinstance(added, list) else ():
+        yield from (token["id"],) if isinstance(token, dict) and type(token.get("id")) is int else ()
+    more = whole.get("tokenizer_config", {}).get("added_tokens_decoder")
+    yield from (int(number) for number in more or () if number.isdecimal() and len(number) < 20)
+
+
 def of_texts(folder: Path, config: Mapping[str, Any], data: LongTailData) -> About:
     """A description with the folder's tokenizer and the largest number of tokens."""
     transformers = library()
@@ -188,6 +209,7 @@ def of_texts(folder: Path, config: Mapping[str, Any], data: LongTailData) -> Abo
     if not any(any(folder.glob(pattern)) for pattern in VOCABULARIES):
         raise InputError(f"{folder} has no tokenizer: no tokenizer.json. Save the network's tokenizer there as well.")
     try:
+        check(max(token_numbers(folder), default=0) < LARGEST_TOKEN, "a token has a number of 2^24 or more")
         with silent(transformers):
             own = transformers.AutoTokenizer.from_pretrained(
                 str(folder), local_files_only=True, trust_remote_code=False

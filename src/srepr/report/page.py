@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,7 +50,7 @@ def names(folders: Sequence[Path]) -> list[str]:
     >>> names([Path("a/seed0"), Path("b/seed0"), Path("a/seed1")])
     ['a/seed0', 'b/seed0', 'seed1']
     """
-    whole = [folder.resolve() for folder in folders]
+    whole = [Path(os.path.realpath(folder)) for folder in folders]  # resolve() fails on a loop of links
     times = Counter(folder.name for folder in whole)
     return [folder.name if times[folder.name] == 1 else f"{folder.parent.name}/{folder.name}" for folder in whole]
 
@@ -61,6 +62,6 @@ def render(described: Sequence[dict[str, Any]]) -> str:
     >>> page.count("<img"), page.count("</script>")
     (0, 2)
     """
-    title = f"{', '.join(dict.fromkeys(run['source'] for run in described))}: srepr report"
+    title = ", ".join(dict.fromkeys(run["source"] for run in described))
     columns = {name: column._asdict() for name, column in COLUMNS.items()}
-    return filled("page.html", title, SCRIPTS, {"columns": columns, "runs": described})
+    return filled("page.html", "report", title, SCRIPTS, {"columns": columns, "runs": described})

@@ -79,4 +79,4 @@ def write_predictions(
         "sentences": sentences,
         "rows": rows,
     }
-    write_text(out, filled("predictions.html", f"{model}: srepr predict", SCRIPTS, content))
+    write_text(out, filled("predictions.html", "predict", model, SCRIPTS, content))

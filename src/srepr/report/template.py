@@ -14,21 +14,27 @@ from srepr.decisions.cells import six_digits
 from srepr.storage.files import plain
 
 
-def filled(template: str, title: str, scripts: Sequence[str], content: dict[str, Any]) -> str:
-    """A template of this folder with its title, the common styles, the content and the scripts.
+def filled(body: str, verb: str, title: str, scripts: Sequence[str], content: dict[str, Any]) -> str:
+    """The page of a command: the shell around a body of this folder, with title, styles, content and scripts.
 
-    >>> page = filled("predictions.html", "<b>", ["tools.js"], {"rows": ["</script>"]})
-    >>> "<title>&lt;b&gt;</title>" in page, page.count("</script>")
+    >>> page = filled("predictions.html", "predict", "<b>", ["tools.js"], {"rows": ["</script>"]})
+    >>> "<title>&lt;b&gt;: srepr predict</title>" in page, page.count("</script>")
     (True, 2)
     """
     files = resources.files(__package__)
+
+    def text(name: str) -> str:
+        return files.joinpath(name).read_text(encoding="utf-8")
+
     data = json.dumps(plain(shortened({"version": __version__, **content})), separators=(",", ":"))
-    return Template(files.joinpath(template).read_text(encoding="utf-8")).substitute(
-        title=html.escape(title),
-        style=files.joinpath("page.css").read_text(encoding="utf-8"),
+    return Template(text("shell.html")).substitute(
+        title=f"{html.escape(title)}: srepr {verb}",
+        verb=verb,
+        style=text("page.css"),
+        body=text(body),
         # "<" is the only character that can end a script element, and JSON can do without it.
         data=data.replace("<", "\\u003c"),
-        script="\n".join(files.joinpath(name).read_text(encoding="utf-8") for name in scripts),
+        script="\n".join(map(text, scripts)),
     )
 
 

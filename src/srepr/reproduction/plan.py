@@ -8,6 +8,7 @@ Both stages resume where they stopped and keep what is finished, and so does a t
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -118,7 +119,7 @@ class Experiment:
 
 def named(source: str) -> str:
     """A data set in the names of files."""
-    return source if source in NAMED else Path(source).resolve().name
+    return source if source in NAMED else Path(os.path.realpath(source)).name
 
 
 def described(settings: Train) -> list[str]:

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from srepr.analysis import Array, class_means, feature_dispersion, jensen_shannon, pearson, quartile_boxes
-from srepr.config import Retrain, Stage1
+from srepr.config import MOST_SAMPLES, Retrain, Stage1
 from srepr.data.longtail import groups
 from srepr.data.sampling import chunks
-from srepr.errors import InputError
+from srepr.errors import check_count
 from srepr.heads import as_linear
 from srepr.metrics import COLUMNS, LongTailMetrics
 from srepr.run.classifiers import Run, open_run
@@ -80,8 +80,7 @@ def run_draws(
     The default head is that of `srepr.load`. The classifier on the draws is `crt` as in the paper, or the head if the
     run has no `crt`. The draws have BatchNorm statistics of the training set.
     """
-    if samples < 1:
-        raise InputError(f"`samples` is {samples}: at least 1 is needed")
+    check_count("samples", samples, MOST_SAMPLES)
     head = run.choose(head, retrained=True)
     before = run.classifiers[head].stage1
     classifier = run.choose(classifier or default_classifier(run, head))

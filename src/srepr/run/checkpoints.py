@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from srepr import heads
 from srepr.classifier import Classifier
@@ -29,7 +30,7 @@ from srepr.models.split import swap
 from srepr.posterior import Posterior
 from srepr.run.schema import Exported, read_entry
 from srepr.storage.files import plain
-from srepr.storage.tensors import below, load_metadata, load_tensors, save_tensors
+from srepr.storage.tensors import below, load_tensors, save_tensors
 
 LARGEST_INPUT = 1 << 26
 """Numbers of one input: an image of 4096 x 4096 pixels."""
@@ -161,7 +162,8 @@ def load_classifier(path: Path) -> Classifier:
     # A network of stage 1 expects the classes as often as it saw them.
     how: dict[str, Any] = {"expects": about.counts}
     if "classifier" in metadata:
-        how = dict(read_entry(path, metadata, "classifier", Exported))
+        exported = read_entry(path, metadata, "classifier", Exported)
+        how = {"expects": exported["expects"], "temperature": exported["temperature"]}
         own = below(f"{about.classifier}.", tensors)
         swap(network, _layer(path, network, about), _head(path, own))
     classes = len(about.class_names)
@@ -214,11 +216,6 @@ def _fitting(path: Path, held: Held | None, classes: int) -> Held | None:
         return None if held is None else held.checked(classes)
     except InputError as error:
         raise InputError(f"{path}: {error}. Make it again.") from None
-
-
-def load_facts(path: Path) -> dict[str, Any]:
-    """What an exported file says about how it was made; empty for a plain network."""
-    return read_entry(path, load_metadata(path), "facts", dict[str, Any], usual="{}")
 
 
 def ready(network: nn.Module, about: About, **options: Any) -> Classifier:
@@ -279,16 +276,18 @@ def _head(path: Path, tensors: Mapping[str, Tensor]) -> nn.Module:
     except Exception as error:  # tensors that are missing, or of any shape
         reason = f"{type(error).__name__}: {error}".splitlines()[-1].strip()[:200]
         raise InputError(f"{path} does not hold a head ({reason}). Make it again.") from None
-    return _finite(path, head)
+    return _finite(path, head.float())  # as networks are built
 
 
 def _finite(path: Path, module: nn.Module) -> nn.Module:
-    """The module, if its weights are finite; its other tensors may be infinite, as masks are."""
+    """The module, if its weights and BatchNorm statistics are finite; other tensors may be infinite, as masks are."""
     for name, tensor in module.state_dict().items():
         if isinstance(tensor, Tensor) and tensor.is_floating_point() and tensor.isnan().any():
             raise InputError(f"{path}: the weight {name!r} is not a number. Train again.")
-    for name, parameter in module.named_parameters():
-        if not parameter.isfinite().all():
+    norms = [(name, norm) for name, norm in module.named_modules() if isinstance(norm, _BatchNorm)]
+    statistics = (found for name, norm in norms for found in norm.named_buffers(prefix=name))
+    for name, tensor in (*module.named_parameters(), *statistics):
+        if not tensor.isfinite().all():
             raise InputError(f"{path}: the weight {name!r} is not finite. Train again.")
     return module
 

@@ -20,7 +20,7 @@ import torch
 
 from srepr import __version__
 from srepr.config import Machine
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 from srepr.models.hardware import compile_failure
 from srepr.run.heartbeat import DEAD
 from srepr.run.imports import only_the_version
@@ -32,6 +32,8 @@ with only_the_version("torchmetrics"):  # which takes longer to import than torc
     from lightning_fabric.utilities.exceptions import MisconfigurationException
     from lightning_fabric.utilities.rank_zero import rank_zero_only
 
+MOST_PROCESSES = max(16, 2 * (os.cpu_count() or 1))
+"""Processes that train on the CPU of one machine: each is as large as a single one."""
 BF16_TRIAL = """
 import torch
 network = torch.nn.Sequential(torch.nn.Conv2d(16, 32, 3), torch.nn.Flatten(), torch.nn.Linear(32 * 36, 16))
@@ -52,6 +54,8 @@ def as_launched(machine: Machine) -> Machine:
         processes = int(os.environ["SLURM_NTASKS"])
         devices = processes // int(os.environ.get("SLURM_NNODES", "1"))
     else:
+        alone = machine.num_nodes > 1 and "MASTER_ADDR" not in os.environ
+        check(not alone, f"`num_nodes` is {machine.num_nodes}: start srepr on each machine, with torchrun or SLURM")
         return machine
     wanted = machine.devices * machine.num_nodes
     if wanted not in (1, processes):
@@ -68,17 +72,17 @@ def check_devices(machine: Machine) -> None:
     found["mps"] = int(torch.backends.mps.is_available())
     kind: str = machine.accelerator
     if found.get(kind) == 0:
-        there = " or ".join(["cpu", *(name for name, count in found.items() if count)])
+        others = " or ".join(["cpu", *(name for name, count in found.items() if count)])
         raise InputError(
-            f"`accelerator` is {kind}, and this machine has none. Set it to {there}, or leave it out to take the best"
+            f"`accelerator` is {kind}, and this machine has none. Set it to {others}, or leave it out to take the best"
             " that is there. See: srepr doctor"
         )
     if kind == "auto":
         kind = next((name for name, count in found.items() if count), "cpu")
-    if machine.devices > found.get(kind, machine.devices):
-        raise InputError(
-            f"`devices` is {machine.devices}, and this machine has {found[kind]} ({kind}). Lower it. See: srepr doctor"
-        )
+    there = found.get(kind, MOST_PROCESSES)
+    if machine.devices > there:
+        has = f"this machine has {there} ({kind})" if kind in found else f"at most {there} processes share a CPU"
+        raise InputError(f"`devices` is {machine.devices}, and {has}. Lower it. See: srepr doctor")
 
 
 def open_fabric(machine: Machine) -> Fabric:

@@ -23,10 +23,10 @@ from srepr.errors import InputError
 from srepr.metrics import COLUMNS, LongTailMetrics, measure
 from srepr.models.call import eval_mode
 from srepr.progress import Progress
-from srepr.run.checkpoints import load_classifier, load_facts
+from srepr.run.checkpoints import load_classifier
 from srepr.run.classifiers import Frozen, open_run
 from srepr.run.folder import head_notes, is_writable, sole_writer
-from srepr.run.schema import read_note, read_results
+from srepr.run.schema import read_made, read_note, read_results
 from srepr.storage.files import write_json
 from srepr.views import judge, prior_weights
 
@@ -179,5 +179,5 @@ def evaluate_file(path: Path, data: Path) -> dict[str, Any]:
             part = ArrayExamples(inputs, labels, about.class_names).prepared(about)
         except InputError as error:
             raise InputError(f"{data}: {error}") from None
-    moved = classifier.shift is None and "method" in load_facts(path)
+    moved = classifier.shift is None and "method" in read_made(path)
     return measure_network(classifier, part, about.counts, expects=classifier.expects if moved else None)

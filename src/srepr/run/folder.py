@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from srepr.config import Data, Stage1, Train
 from srepr.data.sources import NAMED, load
-from srepr.errors import InputError, check, tell
+from srepr.errors import InputError, check, reading, tell
 from srepr.run.checkpoints import read_about
 from srepr.run.schema import Facts, Metrics, StateNote, read_config, read_entry
 from srepr.storage import schema
@@ -162,7 +162,8 @@ def load_run_data(run: Path, data_dir: Path | None = None) -> LongTailData:
     source, place = settings["source"], data_dir or (Path(stored) if stored else None)
     if source not in NAMED and place is not None:
         within = place / Path(source).name
-        source = within if within.exists() else place
+        with reading(run / "config.json", "Restore it"):  # names that no file can have
+            source = within if within.exists() else place
     try:
         wanted: Data = schema.parsed(settings.get("data", {}), Data, "settings.data")
     except (schema.Mismatch, InputError) as error:

@@ -14,6 +14,7 @@ from srepr.errors import InputError
 from srepr.methods import METHODS, Method
 from srepr.storage import schema
 from srepr.storage.files import read_json
+from srepr.storage.tensors import load_metadata
 
 T = TypeVar("T")
 
@@ -222,6 +223,19 @@ class Exported(TypedDict):
     expects: list[float] | None
 
 
+class Made(TypedDict, total=False):
+    """What an exported classifier says about how it was made."""
+
+    head: str | None
+    command: str | None
+    versions: dict[str, str] | None
+    training: dict[str, Any]
+    method: dict[str, Any] | Literal["auto"]
+    settings: dict[str, Any]
+    metrics: Metrics
+    choice: Choice
+
+
 def read_config(run: Path) -> dict[str, Any]:
     """The content of config.json."""
     config: dict[str, Any] = read_json(run / "config.json", Config)
@@ -280,6 +294,15 @@ def read_entry(path: Path, metadata: Mapping[str, str], key: str, kind: type[T],
     except schema.Mismatch as error:
         raise InputError(f"{path} is not as srepr writes it: in {key}, {error}. Make it again.") from None
     return found
+
+
+def read_made(path: Path) -> dict[str, Any]:
+    """What an exported file says about how it was made; nothing for a plain network."""
+    facts: dict[str, Any] = dict(read_entry(path, load_metadata(path), "facts", Made, usual="{}"))
+    try:
+        return facts | ({"metrics": _complete(facts["metrics"], "metrics")} if "metrics" in facts else {})
+    except schema.Mismatch as error:
+        raise InputError(f"{path} is not as srepr writes it: in facts, {error}. Make it again.") from None
 
 
 def _complete(metrics: dict[str, Any], name: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -88,7 +89,9 @@ def is_intact(path: Path, content: bytes, *, growing: bool = False) -> bool:
     if not record.is_file():
         return False
     known = record.read_text(encoding="ascii", errors="replace").splitlines(keepends=True)
-    sizes = {int(size) for _, _, size in (one.rstrip().partition(" ") for one in known) if size.isdecimal()}
+    sizes = {
+        int(size) for _, _, size in (one.rstrip().partition(" ") for one in known) if re.fullmatch("[0-9]{1,18}", size)
+    }
     return any(
         line(content[:size]) in known for size in sizes if size == len(content) or (growing and size < len(content))
     )

@@ -38,8 +38,11 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     temporary.unlink(missing_ok=True)  # of another process of this number, or a link to another place
     try:
         with naming(path):
+            temporary.touch()
+            mode = temporary.stat().st_mode  # by the umask: the library of safetensors makes files of its own mode
             write(temporary)
             with temporary.open("rb+") as file:
+                os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
             temporary.replace(path)
     except BaseException:
