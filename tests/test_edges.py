@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import nn
 
+import srepr
 from srepr import analysis, balance, dirichlet, heads, metrics, objective
+from srepr.data import exponential_counts
 from srepr.errors import InputError
 from srepr.posterior import Posterior
 
@@ -25,6 +27,10 @@ def put(tensor, value):
 
 
 REFUSED = {
+    "retrain: one class": lambda: srepr.retrain(nn.Linear(2, 1), (torch.zeros(3, 2), Y)),
+    "fit, both stages: one class": lambda: srepr.fit(nn.Linear(2, 1), (torch.zeros(3, 2), Y), epochs=1),
+    "counts: nan": lambda: exponential_counts(NAN, 3),
+    "counts: infinity": lambda: exponential_counts(INF, 3),
     "fit: nan": lambda: dirichlet.fit(put(HALVES, NAN)),
     "fit: infinity": lambda: dirichlet.fit(put(HALVES, INF)),
     "fit: probabilities": lambda: dirichlet.fit(HALVES.exp()),

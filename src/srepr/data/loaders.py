@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
 
 from srepr.data.examples import Examples
-from srepr.errors import InputError
+from srepr.errors import InputError, check
 
 ACCEPTED = "pass a DataLoader, a Dataset or (inputs, labels)"
 
@@ -210,6 +210,7 @@ def class_names(data: Any, classes: int) -> tuple[str, ...] | None:
     >>> class_names((torch.zeros(2, 2), ["wren", "crow"]), classes=2)
     ('crow', 'wren')
     """
+    check(classes >= 2, "the classifier has a single output: at least two classes are needed")
     if _is_pair(data):
         names = numbers(data[1])[1]
     else:

@@ -110,7 +110,7 @@ def stratified_holdout(
 
 
 def _check_profile(largest: int, classes: int, imbalance: float) -> None:
-    if largest < 1 or classes < 1:
+    if not (1 <= largest < math.inf and 1 <= classes < math.inf):  # nor NaN
         raise InputError(f"{classes} classes of at most {largest} examples: both numbers must be at least 1")
     if not 0 < imbalance <= 1:
         raise InputError(
