@@ -253,7 +253,7 @@ def test_ncm_and_tau_norm_are_what_they_are_by_hand():
 # When it goes wrong
 
 
-@pytest.mark.parametrize("change", [{"temperature": 1e-3}, {"temperature": 1e-30}, {"lr": 1e6}, {"lr": 1e30}])
+@pytest.mark.parametrize("change", [{"temperature": 1e-3}, {"temperature": 1e-6}, {"lr": 1e6}, {"lr": 1e30}])
 def test_a_divergence_names_the_temperature(change):
     temperature = change.get("temperature", 20.0)
     remedy = (
