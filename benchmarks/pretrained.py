@@ -109,8 +109,8 @@ SRepr have the penalty that was best for them in the comparison of Auto, and no 
 examples. Seconds and dates are in pretrained.json. ImageNet has images of many classes of CIFAR, so these numbers are
 not to be compared with training from scratch.
 
-Where one of cRT, LA and SRepr has no spread beside a row of Auto with one, it is of the seed 0 alone. cRT and LA on the
-fine-tuned CIFAR100-LT are calibrated on the validation set, and were made by hand: `srepr retrain R --method la crt`.
+On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the seed 0. cRT and LA on the fine-tuned
+CIFAR100-LT are calibrated on the validation set, and were made by hand: `srepr retrain R --method la crt`.
 
 {about_it}
 
