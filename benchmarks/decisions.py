@@ -301,9 +301,10 @@ was chosen on them: `TAU`, `BANDWIDTH` and the default form come from images of 
 not seen, the settings of the estimated shares from such images of both CIFARs, in the tables that say so. The other
 libraries get the same probabilities.
 
-The forward and backward mixes are powers of the training shares, which is what `srepr` expects before it sees the inputs:
-these four columns favour it. The Dirichlet mix is not. The settings were found in several rounds on the unseen images;
-the tables of the choice were made afterwards, on one split, with 39,149 of the 39,153 unseen images of CIFAR-100.
+The forward and backward mixes are powers of the training shares, which is what `srepr` expects before it sees the
+inputs: these four columns favour it. The Dirichlet mix is not. The settings were found in several rounds on the unseen
+images; the tables of the choice were made afterwards, on one split, with 39,149 of the 39,153 unseen images of
+CIFAR-100.
 
 {body}
 {facts}

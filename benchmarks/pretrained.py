@@ -110,9 +110,9 @@ examples. Seconds and dates are in pretrained.json. ImageNet has images of many 
 not to be compared with training from scratch.
 
 On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the seed 0. cRT and LA on the fine-tuned
-CIFAR100-LT are calibrated on the validation set, and were made by hand: `srepr retrain R --method la crt`. The icons and
-the fine-tuned CIFAR100-LT were measured on another machine of this kind, with AVX2. The rows without cRT and LA come
-from `--brief`.
+CIFAR100-LT are calibrated on the validation set, and were made by hand: `srepr retrain R --method la crt`. The icons
+and the fine-tuned CIFAR100-LT were measured on another machine of this kind, with AVX2. The rows without cRT and LA
+come from `--brief`.
 
 {about_it}
 
