@@ -109,9 +109,10 @@ SRepr have the penalty that was best for them in the comparison of Auto, and no 
 examples. Seconds and dates are in pretrained.json. ImageNet has images of many classes of CIFAR, so these numbers are
 not to be compared with training from scratch.
 
-On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the seed 0. cRT and LA on the fine-tuned
-CIFAR100-LT are calibrated on the validation set, and were made by hand: `srepr retrain R --method la crt`. The icons
-and the fine-tuned CIFAR100-LT were measured on another machine of this kind, with AVX2. The rows without cRT and LA
+On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the seed 0; on frozen CIFAR10-LT, all three
+are of the seed 2. The icons were measured on another machine of this kind, with AVX2. Only the fine-tuned CIFAR100-LT
+was measured since the head is also trained on the validation set; the other fine-tuned rows are from before.
+The rows without cRT and LA
 come from `--brief`.
 
 {about_it}

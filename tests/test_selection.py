@@ -12,7 +12,7 @@ from srepr.config import Retrain
 from srepr.errors import InputError
 from srepr.features import Given
 from srepr.methods import METHODS, choices
-from srepr.retraining import retrain_head
+from srepr.retraining import retrain_head, train_head
 from srepr.selection import (
     FOLDS,
     PENALTIES,
@@ -126,6 +126,27 @@ def test_a_penalty_that_is_set_is_kept():
     assert made.settings.penalty == 0.2
     assert made.choice is not None
     assert {row["penalty"] for row in made.choice.table} == {0.2}
+
+
+def test_joined_examples_are_trained_on_after_the_choice_and_judged_by_heads_without_them():
+    """The head is that of all examples, with the penalty and the calibration of the choice without the joined ones."""
+    held, joining = Given(HELD, HELD_LABELS), Given(HELD + 0.5, HELD_LABELS)
+    given = (Given(FEATURES, LABELS), nn.Linear(6, 4), COUNTS, choices("auto", draws=False), Retrain())
+    apart = retrain_head(*given, held=held.epoch(0))
+    joined = retrain_head(*given, held=held.epoch(0), joining=joining)
+    assert joined.choice.table == apart.choice.table
+    everything = Given(np.concatenate([FEATURES, HELD + 0.5]), np.concatenate([LABELS, HELD_LABELS]))
+    counts = (np.array(COUNTS) + np.bincount(HELD_LABELS)).tolist()
+    alone = train_head(
+        everything, nn.Linear(6, 4), counts, joined.method, joined.settings, calibration=apart.choice.score.calibration
+    )
+    for name, tensor in joined.head.state_dict().items():
+        torch.testing.assert_close(tensor, alone.state_dict()[name])
+    assert not torch.allclose(joined.head.weight, apart.head.weight, atol=1e-2)
+    said, expected = joined.held.logits.float().softmax(1), apart.held.logits.softmax(1)
+    torch.testing.assert_close(said, expected, atol=0.01, rtol=0)  # the search solves less exactly
+    assert (joined.head(torch.from_numpy(HELD)).softmax(1) - expected).abs().max() > 0.05
+    torch.testing.assert_close(joined.held.labels, torch.tensor(HELD_LABELS))
 
 
 @pytest.mark.parametrize("begin", [1e-9, 0.0003, 0.1, 3.0, 1e9])

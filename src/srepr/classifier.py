@@ -134,13 +134,15 @@ class Classifier(nn.Module):
         with torch.no_grad(), eval_mode(self), watched as features:
             logits = call(self, inputs).float()
         alpha = (logits.double() / self.temperature).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT).exp()
-        excess = None if self.familiar is None else torch.zeros(len(logits))
-        # A network that pools its logits gives its classifier a sequence, which is not watched.
-        if self.familiar is not None and features and features[0].shape == (len(logits), len(self.familiar.mean)):
-            excess = self.familiar.excess(features[0].cpu())
         probabilities = logits.softmax(-1)
         check(not probabilities.isnan().any(), "the network's outputs are not finite: check its inputs and weights")
-        return Prediction(probabilities, alpha.sum(-1).to(logits.dtype), doubt(probabilities, excess))
+        if self.familiar is None:
+            doubts = doubt(probabilities)
+        else:
+            # A network that pools its logits gives its classifier a sequence, which is not watched.
+            watches = bool(features) and features[0].shape == (len(logits), len(self.familiar.mean))
+            doubts = self.familiar.doubt(probabilities, features[0].cpu() if watches else None)
+        return Prediction(probabilities, alpha.sum(-1).to(logits.dtype), doubts)
 
     def rows(
         self,
@@ -333,11 +335,11 @@ class Classifier(nn.Module):
                 "this classifier has no held-out examples to find a threshold on: train with a validation set, or "
                 "compare inputs with each other (srepr.decisions.rejection.most_doubtful)"
             )
-        labels, classes = self.held.labels, self.held.classes
+        labels, classes, distances = self.held.labels, self.held.classes, self.held.distances
         probabilities = self._probabilities(self.held.logits)
         expects = [1.0] * classes if self.expects is None else self.expects
         prior = torch.as_tensor(expects if self.prior is None else self.prior, dtype=torch.float64)
-        doubts = doubt(probabilities, None if self.familiar is None else torch.zeros(len(labels)))
+        doubts = doubt(probabilities) if self.familiar is None else self.familiar.doubt(probabilities, None, distances)
         weights = (prior / torch.bincount(labels, minlength=classes))[labels]
         return calibrate(doubts, probabilities.argmax(-1), share, classes, weights=weights, by_class=by_class)
 

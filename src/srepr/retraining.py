@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -43,12 +44,35 @@ class Retrained:
     settings: Retrain
     choice: Choice | None = None
     held: Held | None = None
-    """Its logits on the held-out examples; those of a cross-validation are from heads without their fold."""
+    """Logits on the held-out examples, of the head or, if it is trained on them as well, of heads that are not."""
 
     @property
     def temperature(self) -> float:
         """The temperature of the Dirichlet that the head's logits parametrise."""
         return self.settings.temperature / (1.0 if self.choice is None else self.choice.score.calibration.temperature)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The examples of two sources as one, those of the second last.
+
+    >>> from srepr.features import Given
+    >>> some = Given(np.zeros((3, 2), dtype=np.float32), np.array([0, 1, 1]))
+    >>> Joined(some, some).epoch(0).labels
+    array([0, 1, 1, 0, 1, 1])
+    """
+
+    first: FeatureSource
+    second: FeatureSource
+
+    def epoch(self, number: int) -> EpochFeatures:
+        """The features for that epoch, in memory."""
+        one, two = self.first.epoch(number), self.second.epoch(number)
+        return EpochFeatures(
+            np.concatenate([one.labels, two.labels]),
+            [np.concatenate(pair) for pair in zip(one.stochastic, two.stochastic, strict=True)],
+            np.concatenate([one.mean, two.mean]),
+        )
 
 
 def retrain_head(
@@ -59,6 +83,7 @@ def retrain_head(
     settings: Retrain,
     *,
     held: EpochFeatures | None = None,
+    joining: FeatureSource | None = None,
     unseen: bool = False,
     quiet: bool = True,
 ) -> Retrained:
@@ -67,6 +92,9 @@ def retrain_head(
     The choice is made on the validation features `held`, or by cross-validation if the network has not been trained on
     these data (`unseen`). Without either there is nothing to choose on: the default one of several methods is taken,
     with the default penalty. A penalty that is set is kept.
+
+    The examples of `joining`, those of `held` as stage 2 sees training examples, are trained on as well once the
+    choice is made. They are few, but stage 1 has not fitted their features (results/joined.md).
     """
     splits, note = list[Split](), ""
     if choosable(methods, settings, layer) and (held is not None or unseen):
@@ -87,19 +115,18 @@ def retrain_head(
         penalty=winner.penalty,
         distill_weight=settings.distill_weight if distil is None else distil.weight,
     )
+    if joining is not None:
+        source = Joined(source, joining)
+        counts = (np.asarray(counts) + np.bincount(joining.epoch(0).labels, minlength=len(counts))).tolist()
     head = train_head(
         source, layer, counts, winner.method, settings, calibration=choice.score.calibration, quiet=quiet
     )
-    return Retrained(head, winner.method, settings, choice, _held_out(head, choice, held))
-
-
-def _held_out(head: nn.Module, choice: Choice, held: EpochFeatures | None) -> Held:
-    """What the head says about the validation features, or what was said in the cross-validation."""
-    if held is None:
-        return Held(choice.score.logits, choice.score.labels)
+    if held is None or joining is not None:  # what heads said that were solved without these examples
+        return Retrained(head, winner.method, settings, choice, Held(choice.score.logits, choice.score.labels))
     labels = torch.tensor(held.labels)
     with torch.no_grad():
-        return Held(torch.cat([head(held.batch(part)[1]) for part in chunks(len(labels))]), labels)
+        logits = torch.cat([head(held.batch(part)[1]) for part in chunks(len(labels))])
+    return Retrained(head, winner.method, settings, choice, Held(logits, labels))
 
 
 def train_head(

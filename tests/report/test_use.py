@@ -147,8 +147,9 @@ def test_the_slider_agrees_with_the_metrics_of_srepr():
 def test_risk_and_coverage_are_counted_in_the_order_of_doubt(watched):
     logits, labels, counts = made_up(9, 230)
     excess = torch.linspace(0.5, 1.2, 230) if watched else None
-    found = used(batches(logits, labels, excess), counts, expects=[1.0] * 9)["rejection"]
-    doubts = doubt(logits.double().softmax(1), excess).numpy()
+    doubted = doubt(logits.double().softmax(1), excess)
+    found = used(batches(logits, labels, doubted if watched else None), counts, expects=[1.0] * 9)["rejection"]
+    doubts = doubted.numpy()
     order, wrong = np.argsort(doubts), (logits.argmax(1) != labels).numpy()
     assert len(np.unique(doubts)) == 230
     assert found["by"] == (WATCHED if watched else UNWATCHED)

@@ -11,13 +11,14 @@ import torch
 from tests.kill import killed_in_rename
 
 from srepr import features
-from srepr.config import Retrain, Train
+from srepr.config import Data, Retrain, Train
 from srepr.data.examples import ArrayExamples
 from srepr.errors import InputError
 from srepr.features import NetworkFeatures
 from srepr.methods import METHODS, method
 from srepr.metrics import LongTailMetrics
 from srepr.models.split import replace_classifier
+from srepr.retraining import retrain_head
 from srepr.run.checkpoints import load_head, load_model, load_posterior
 from srepr.run.classifiers import open_network
 from srepr.run.evaluate import evaluate_run
@@ -83,14 +84,14 @@ def test_every_method_leaves_a_head_its_settings_and_its_metrics(run):
 
 
 def test_all_heads_share_one_cache(run, sweeps):
-    """The training data is swept once for the draws, the test and the validation part once each, and never again."""
+    """Training data is swept for the draws, every part once more as it is for the metrics and the doubt."""
     retrain_run(run, {"srepr": METHODS["srepr"]}, FAST, quiet=True)
-    assert sweeps == [["mean", "draw 0 of epoch 0", "draw 1 of epoch 0"], ["mean"], ["mean"]]
+    assert sweeps == [["mean", "draw 0 of epoch 0", "draw 1 of epoch 0"], ["mean"], ["mean"], ["mean"]]
     retrain_run(run, METHODS, FAST, overwrite=True, quiet=True)
     evaluate_run(run, quiet=True)
-    assert len(sweeps) == 3
-    retrain_run(run, {"other": METHODS["srepr"]}, Retrain(solver="sgd", epochs=2, samples=2, seed=1), quiet=True)
     assert len(sweeps) == 4
+    retrain_run(run, {"other": METHODS["srepr"]}, Retrain(solver="sgd", epochs=2, samples=2, seed=1), quiet=True)
+    assert len(sweeps) == 5
 
 
 @pytest.mark.parametrize(
@@ -234,13 +235,51 @@ def test_a_data_set_without_a_test_part_gets_heads_without_metrics(tmp_path):
 
 
 def test_a_large_training_part_does_not_cost_the_test_part_its_precision(run, monkeypatch):
-    """float16 for eleven arrays of training features, float32 for the one array of the test part."""
+    """float16 for eleven arrays of training features, float32 for the one array of each part as it is."""
     monkeypatch.setattr(features, "LARGE_BYTES", 4 * 3 * 90 * LENGTH)
     retrain_run(run, {"srepr": METHODS["srepr"]}, Retrain(solver="sgd", epochs=1), quiet=True)
     kept = [read_json(file) for file in (run / "cache").glob("*.json")]
     sizes = {(about["dtype"], about["bytes"]) for about in kept if about["source"] == "mean"}
-    assert sizes == {("float16", 73 * LENGTH * 2), ("float32", 90 * LENGTH * 4), ("float32", 9 * LENGTH * 4)}
+    assert sizes == {("float16", 73 * LENGTH * 2), *(("float32", n * LENGTH * 4) for n in (73, 90, 9))}
     assert evaluate_run(run, quiet=True)["srepr"]["acc"] > 0.5
+
+
+def test_held_out_examples_come_with_their_distance_from_the_classes(tmp_path):
+    """What heads said that were not trained on them, and how far the network puts them from the classes."""
+    chance, y = np.random.default_rng(0), np.repeat([0, 1, 2], [300, 120, 60])
+    x = (chance.normal(size=(480, 8)) + 1.5 * np.eye(8)[y]).astype(np.float32)
+    np.savez(tmp_path / "table.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    run = tmp_path / "run"
+    train(Train(source=str(tmp_path / "table.npz"), network="mlp", epochs=4, data=Data(holdout=0.3)), run)
+    retrain_run(run, {"la": METHODS["la"]}, quiet=True)
+    model, validation = load(run), load_run_data(run).validation
+    inputs = validation.load(np.arange(len(validation)))
+    with torch.no_grad():
+        features = model.model.features(inputs)
+    assert torch.equal(model.held.labels, torch.from_numpy(validation.labels))
+    expected = model.familiar.relative.distance(features).float()
+    torch.testing.assert_close(model.held.distances, expected, rtol=1e-3, atol=1e-3)
+    said = model.predict(inputs).probabilities
+    assert not torch.allclose(said, model.held.logits.softmax(1), atol=1e-4)  # the head is trained on them
+
+
+def test_the_metrics_on_the_validation_set_are_of_a_head_that_was_not_trained_on_it(tmp_path):
+    """Labels at random: whoever has seen them is right more often than by chance."""
+    chance = np.random.default_rng(0)
+    x, y = chance.normal(size=(400, 60)).astype(np.float32), chance.integers(0, 2, 400)
+    np.savez(tmp_path / "table.npz", x_train=x, y_train=y, x_test=x[:50], y_test=y[:50])
+    run = tmp_path / "run"
+    train(Train(source=str(tmp_path / "table.npz"), network="mlp", epochs=4, data=Data(holdout=0.5)), run)
+    found = retrain_run(run, {"la": METHODS["la"]}, Retrain(), quiet=True)["la"]["validation"]
+    model, validation = load(run), load_run_data(run).validation
+    right = model.predict(validation.load(np.arange(200))).label.numpy() == validation.labels
+    assert found["acc"] < 0.6 < right.mean()
+    held = LongTailMetrics(load_run_data(run).train.counts)
+    held.update(model.held.logits, model.held.labels)
+    assert found["nll"] == pytest.approx(held.compute()["nll"])
+    assert evaluate_run(run, quiet=True)["la"]["validation"] == found
+    uniform = evaluate_run(run, prior="uniform", quiet=True)["la"]["validation"]
+    assert uniform["acc"] < 0.6
 
 
 # Killed, and two at once
@@ -288,7 +327,7 @@ def test_a_head_is_read_as_it_was_written(run, name):
     metrics = make_head(frozen, "x", {"x": METHODS[name]}, FAST, {"stage1": "swa"}, data)
     head = load_head(run / "heads/x.safetensors")
     assert not any(parameter.requires_grad for parameter in head.parameters())
-    again = frozen.measure(head, data.test).metrics
+    again = frozen.judge(head, data.test).plain.metrics
     assert (again["acc"], again["nll"]) == (metrics["acc"], metrics["nll"])
 
 
@@ -318,6 +357,26 @@ def test_a_named_method_gets_its_penalty_from_the_validation_set(run):
     retrain_run(run, {"fixed": METHODS["la"]}, Retrain(penalty=0.3), quiet=True)
     assert "choice" not in read_json(run / "heads/fixed.json")
     assert read_json(run / "heads/fixed.json")["settings"]["penalty"] == 0.3
+
+
+@pytest.mark.parametrize("without", [None, "test"])
+def test_the_validation_set_is_trained_on_after_the_choice_unless_it_is_what_is_measured_on(run, monkeypatch, without):
+    data, joined = load_run_data(run), []
+    if without:
+        data = replace(data, **{without: None})
+    monkeypatch.setattr("srepr.run.retrain.load_run_data", lambda *_: data)
+    monkeypatch.setattr("srepr.run.retrain.retrain_head", lambda *a, **b: joined.append(b) or retrain_head(*a, **b))
+    retrain_run(run, {"la": METHODS["la"]}, Retrain(samples=2), quiet=True)
+    (asked,) = joined
+    if without:
+        assert asked["joining"] is None
+    else:
+        np.testing.assert_array_equal(asked["joining"].epoch(0).labels, data.validation.labels)
+    logits, held = asked["held"].mean, load(run, head="la").held
+    assert len(held.labels) == len(logits)
+    head = load_head(run / "heads/la.safetensors")
+    same = torch.allclose(head(torch.tensor(logits)), held.logits, atol=1e-4)
+    assert same == (without is not None)
 
 
 def test_the_test_set_has_no_part_in_the_choice(run, monkeypatch):

@@ -1,6 +1,9 @@
 """Files appear whole or not at all, and come back as they were."""
 
 import contextlib
+import os
+import resource
+import signal
 
 import pytest
 import torch
@@ -34,11 +37,26 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
 
 
 def test_a_full_disk_leaves_no_half_written_weights(tmp_path, disk_full):
-    with disk_full(1000), pytest.raises(InputError, match=r"w\.safetensors cannot be written .*Free space"):
+    with disk_full(1000), pytest.raises(OSError, match=r"File too large: '.*w\.safetensors'"):
         save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
     with disk_full(1000), pytest.raises(OSError, match=r"File too large: '.*config\.json'"):
         write_json(tmp_path / "config.json", ["word"] * 1000)
     assert names(tmp_path) == []
+
+
+def test_weights_killed_half_way_leave_nothing_for_ever(tmp_path):
+    """The safetensors library would leave a file under a name of its own."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGXFSZ
+    assert names(tmp_path) == [f".w.safetensors.{child}.partial"]
+    save_tensors(tmp_path / "w.safetensors", {"w": torch.zeros(1000)})
+    assert names(tmp_path) == ["w.safetensors"]
 
 
 def test_equal_content_is_equal_bytes(tmp_path):

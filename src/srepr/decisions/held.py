@@ -26,6 +26,8 @@ class Held(NamedTuple):
     """[H, K]"""
     labels: Tensor
     """[H]"""
+    distances: Tensor | None = None
+    """[H], of their features from the nearest class (`srepr.decisions.doubt.Relative`), where that is known."""
 
     @property
     def classes(self) -> int:
@@ -39,6 +41,12 @@ class Held(NamedTuple):
             raise InputError(f"the held-out examples are not finite logits of {classes} classes with their labels")
         if self.labels.dtype != torch.int64 or not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
             raise InputError(f"the labels of the held-out examples do not lie in 0 .. {classes - 1}")
+        if self.distances is not None and not (
+            self.distances.shape == self.labels.shape
+            and self.distances.is_floating_point()
+            and self.distances.isfinite().all()
+        ):
+            raise InputError("the distances of the held-out examples are not finite, or not as many as the examples")
         return self
 
     def limited(self, numbers: int = LARGEST, *, seed: int = 0) -> Held:
@@ -51,4 +59,5 @@ class Held(NamedTuple):
         rows = torch.arange(len(self.labels))
         if count < len(rows):
             rows = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].sort().values
-        return Held(self.logits[rows].float(), self.labels[rows])
+        distances = None if self.distances is None else self.distances[rows].float()
+        return Held(self.logits[rows].float(), self.labels[rows], distances)

@@ -61,7 +61,9 @@ def describe_use(run: Run, head: str) -> dict[str, Any]:
 
     def outputs() -> Iterator[Batch]:
         for features, labels in frozen.seen(part):
-            yield classifier.head(features), labels, None if familiar is None else familiar.excess(features)
+            logits = classifier.head(features)
+            doubts = None if familiar is None else familiar.doubt(logits.double().softmax(1), features)
+            yield logits, labels, doubts
 
     return {
         "part": "test" if run.data.test is not None else "validation",
@@ -73,7 +75,7 @@ def describe_use(run: Run, head: str) -> dict[str, Any]:
 def used(
     outputs: Iterable[Batch], counts: Sequence[int], *, expects: Shares, thresholds: Thresholds | None = None
 ) -> dict[str, Any]:
-    """The numbers of the section from batches of (logits [B, K], labels [B], excess [B] of the features or None).
+    """The numbers of the section from batches of (logits [B, K], labels [B], doubts [B] or None).
 
     `counts` are the training counts, `expects` the class shares that the classifier expects. Without `thresholds`
     there are no sets.
@@ -86,12 +88,12 @@ def used(
     classes, moves = len(counts), shifts(counts, expects)
     sums, watched = torch.zeros(()), False
     parts: list[list[Tensor]] = [[], [], [], [], [], []]
-    for logits, labels, beyond in outputs:
+    for logits, labels, doubted in outputs:
         p = logits.double().softmax(1)
         inside = torch.zeros_like(p, dtype=torch.bool) if thresholds is None else thresholds.sets(p)
-        watched = beyond is not None
+        watched = doubted is not None
         held = inside.gather(1, labels[:, None])[:, 0]
-        batch = (labels, logits.argmax(1), p.amax(1), doubt(p, beyond), held, inside.sum(1))
+        batch = (labels, logits.argmax(1), p.amax(1), doubt(p) if doubted is None else doubted, held, inside.sum(1))
         for found, values in zip(parts, batch, strict=True):
             found.append(values)
         sums = sums + class_sums(logits, labels, moves)

@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from srepr import heads
 from srepr.classifier import Classifier
 from srepr.data.about import About
-from srepr.decisions.doubt import Familiar
+from srepr.decisions.doubt import Familiar, Relative
 from srepr.decisions.held import Held
 from srepr.errors import InputError
 from srepr.models import build
@@ -34,6 +34,8 @@ from srepr.storage.tensors import below, load_tensors, save_tensors
 
 LARGEST_INPUT = 1 << 26
 """Numbers of one input: an image of 4096 x 4096 pixels."""
+OWN = ("mean", "scaled", "rest", "limit")
+"""The tensors of `Familiar` itself."""
 
 
 def build_network(about: About) -> nn.Module:
@@ -181,34 +183,43 @@ def load_classifier(path: Path) -> Classifier:
 
 def _as_tensors(held: Held | None) -> dict[str, Tensor]:
     """The held-out logits in a file of weights."""
-    return {} if held is None else {f"held.{name}": tensor for name, tensor in held.limited()._asdict().items()}
+    tensors = {} if held is None else held.limited()._asdict()
+    return {f"held.{name}": tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def _named(familiar: Familiar | None) -> dict[str, Tensor]:
     """The known features in a file of weights."""
-    return {} if familiar is None else {f"familiar.{name}": tensor for name, tensor in familiar._asdict().items()}
+    if familiar is None:
+        return {}
+    own = {f"familiar.{name}": getattr(familiar, name) for name in OWN}
+    relative = {} if familiar.relative is None else familiar.relative._asdict()
+    return own | {f"familiar.relative.{name}": tensor for name, tensor in relative.items()}
 
 
 def _known(path: Path, tensors: dict[str, Tensor]) -> Familiar | None:
-    """The known features, taken from the tensors of a file."""
-    found = [tensors.pop(f"familiar.{name}", None) for name in Familiar._fields]
-    if all(tensor is None for tensor in found):
+    """The known features, taken from the tensors of a file; files of older versions have no relative distance."""
+    own = [tensors.pop(f"familiar.{name}", None) for name in OWN]
+    found = [tensors.pop(f"familiar.relative.{name}", None) for name in Relative._fields]
+    if all(tensor is None for tensor in (*own, *found)):
         return None
+    mean, scaled, rest, limit = (torch.empty(0) if tensor is None else tensor for tensor in own)
+    relative = None
+    if any(tensor is not None for tensor in found):
+        relative = Relative(*(torch.empty(0) if tensor is None else tensor for tensor in found))
     try:
-        return Familiar(*(torch.empty(0) if tensor is None else tensor for tensor in found)).checked()
+        return Familiar(mean, scaled, rest, limit, relative).checked()
     except InputError as error:
         raise InputError(f"{path}: {error}. Make it again.") from None
 
 
 def _taken(path: Path, tensors: dict[str, Tensor]) -> Held | None:
-    """The held-out logits, taken from the tensors of a file."""
-    found = [tensors.pop(f"held.{name}", None) for name in Held._fields]
-    logits, labels = found
+    """The held-out logits, taken from the tensors of a file; not every file has their distances."""
+    logits, labels, distances = found = [tensors.pop(f"held.{name}", None) for name in Held._fields]
     if logits is None or labels is None:
-        if found != [None, None]:
+        if any(tensor is not None for tensor in found):
             raise InputError(f"{path} has half of its held-out examples. Make it again.")
         return None
-    return Held(logits, labels)
+    return Held(logits, labels, distances)
 
 
 def _fitting(path: Path, held: Held | None, classes: int) -> Held | None:

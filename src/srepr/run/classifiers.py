@@ -25,7 +25,7 @@ from srepr.data.sampling import chunks
 from srepr.errors import InputError, tell
 from srepr.features import NetworkFeatures
 from srepr.methods import Representation
-from srepr.metrics import LongTailMetrics, Measured, measure
+from srepr.metrics import LongTailMetrics, Measured
 from srepr.models.cosine import Cosine
 from srepr.posterior import Posterior
 from srepr.representation import freeze
@@ -88,6 +88,7 @@ class Frozen:
             self.team,
             examples,
             augment,
+            calibration,
             self.network,
             self.posterior,
             ExampleInputs(examples, seed, self.workers, augment, augment and self.pretrained, **share),
@@ -112,11 +113,6 @@ class Frozen:
         for features, labels in self.seen(examples):
             with torch.inference_mode():
                 yield head(features), labels
-
-    def measure(self, head: nn.Module, examples: Examples, weights: Tensor | None = None) -> Measured:
-        """A head on a part of the data."""
-        metrics = LongTailMetrics(self.about.counts)
-        return measure(self.outputs(head, examples), metrics, weights)
 
     def named(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """The metrics of this network, with what the tables call one that was not averaged."""

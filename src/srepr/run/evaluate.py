@@ -19,11 +19,12 @@ from srepr.data.arrays import read_labelled
 from srepr.data.examples import ArrayExamples, Examples
 from srepr.data.texts import read_labelled_texts
 from srepr.data.workers import batches
+from srepr.decisions.held import Held
 from srepr.errors import InputError
 from srepr.metrics import COLUMNS, LongTailMetrics, measure
 from srepr.models.call import eval_mode
 from srepr.progress import Progress
-from srepr.run.checkpoints import load_classifier
+from srepr.run.checkpoints import load_classifier, load_head_and_held
 from srepr.run.classifiers import Frozen, open_run
 from srepr.run.folder import head_notes, is_writable, sole_writer
 from srepr.run.schema import read_made, read_note, read_results
@@ -105,7 +106,8 @@ def evaluate_run(
                 classifier = run.classifiers[note.stem]
                 frozen = run.networks[classifier.stage1]
                 expects = classifier.expects(frozen.about.counts)
-                measured = measure_head(frozen, classifier.head, run.data, prior, expects=expects)
+                apart = held_apart(note.with_suffix(".safetensors")) if classifier.note.get("joined") else None
+                measured = measure_head(frozen, classifier.head, run.data, prior, expects=expects, apart=apart)
                 kept = measured | {"seconds": kept["seconds"]}
             results[note.stem] = kept
         if prior == "test" and finished:
@@ -149,18 +151,39 @@ def changes(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str,
 
 
 def measure_head(
-    frozen: Frozen, head: nn.Module, data: LongTailData, prior: str = "test", *, expects: Shares | None = None
+    frozen: Frozen,
+    head: nn.Module,
+    data: LongTailData,
+    prior: str = "test",
+    *,
+    expects: Shares | None = None,
+    apart: Held | None = None,
 ) -> dict[str, Any]:
-    """The metrics of a head on both parts, from cached features; it expects equal classes by default."""
-    expects = [1.0] * len(frozen.about.counts) if expects is None else expects
+    """The metrics of a head on both parts, from cached features; it expects equal classes by default.
+
+    A head that was trained on the validation set as well is measured there by what the head said before that: `apart`.
+    """
+    counts = frozen.about.counts
+    expects = [1.0] * len(counts) if expects is None else expects
 
     def metrics(part: Examples) -> dict[str, Any]:
-        weights = prior_weights(prior, frozen.about.counts, part.labels)
+        outputs, labels = frozen.outputs(head, part), part.labels
+        if apart is not None and part is data.validation:
+            outputs, labels = iter([(apart.logits, apart.labels)]), apart.labels.numpy()
+        weights = prior_weights(prior, counts, labels)
         if weights is not None:
-            return frozen.measure(head, part, weights).metrics
-        return frozen.judge(head, part, expects).metrics
+            return measure(outputs, LongTailMetrics(counts), weights).metrics
+        return judge(outputs, LongTailMetrics(counts), labels, expects=expects).metrics
 
     return on_parts(data, metrics)
+
+
+def held_apart(path: Path) -> Held:
+    """What is stored with a head about the validation set; an InputError if nothing is."""
+    _, held, _ = load_head_and_held(path)
+    if held is None:
+        raise InputError(f"{path} has no held-out examples any more. Make the head again.")
+    return held
 
 
 def evaluate_file(path: Path, data: Path) -> dict[str, Any]:

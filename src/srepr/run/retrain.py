@@ -15,11 +15,13 @@ from torch import nn
 
 from srepr.config import VIEWS, Retrain, Stage1, stage2_epochs
 from srepr.data import LongTailData
+from srepr.data.longtail import Indices
+from srepr.data.sampling import chunks
 from srepr.decisions import doubt
 from srepr.decisions.doubt import Familiar
 from srepr.decisions.held import Held
 from srepr.errors import InputError, check
-from srepr.features import FeatureSource
+from srepr.features import EpochFeatures, FeatureSource
 from srepr.methods import Method, choices
 from srepr.representation import Diverged
 from srepr.retraining import check_samples, choosable, retrain_head
@@ -132,9 +134,13 @@ def make_head(
     began = time.monotonic()
     reads = [how.representation for how in methods.values() if how.representation != "deterministic"]
     source = frozen.features(data.train, reads[0] if reads else "deterministic", settings, augment=True)
-    held = None
+    held, joining = None, None
     if data.validation is not None and not frozen.pretrained and choosable(methods, settings, frozen.layer):
         held = frozen.features(data.validation, "deterministic", replace(settings, views=1), augment=False).epoch(0)
+        if data.test is not None and source.dtype is np.float32:  # nobody measures on it, and there is memory for it
+            joining = frozen.features(
+                data.validation, source.representation, settings, augment=True, calibration=data.train
+            )
     note, weights = (frozen.run / "heads" / f"{name}.{suffix}" for suffix in ("json", "safetensors"))
     made_of = asked
     try:
@@ -145,6 +151,7 @@ def make_head(
             methods,
             settings,
             held=held,
+            joining=joining,
             unseen=frozen.pretrained,
             quiet=frozen.quiet,
         )
@@ -155,14 +162,15 @@ def make_head(
     else:
         seconds = round(time.monotonic() - began, 2)
         expects = made.method.expected_prior(frozen.about.counts, settings.rho)
-        metrics = {**measure_head(frozen, made.head, data, expects=expects), "seconds": seconds}
+        apart = None if joining is None or made.held is None else made.held.limited()
+        metrics = {**measure_head(frozen, made.head, data, expects=expects, apart=apart), "seconds": seconds}
         made_of = {**asked, "method": asdict(made.method), "settings": asdict(made.settings), "asked": asked}
-        made_of["dirichlet_temperature"] = made.temperature
+        made_of |= {"dirichlet_temperature": made.temperature, "joined": apart is not None}
         if made.choice is not None:
             made_of["choice"] = {"on": made.choice.note, "candidates": made.choice.table}
         note.unlink(missing_ok=True)  # a head is there when its note is: never new weights with an old note
         held_out = made.held or validated(frozen, made.head, data)
-        save_head(weights, made.head, made_of, held_out, familiar(frozen, source, data))
+        save_head(weights, made.head, made_of, *familiar(frozen, held_out, source, data))
     write_json(note, {**made_of, "metrics": metrics})
     return metrics
 
@@ -175,25 +183,41 @@ def validated(frozen: Frozen, head: nn.Module, data: LongTailData) -> Held | Non
     return Held(torch.cat(logits), torch.cat(labels))
 
 
-def familiar(frozen: Frozen, source: FeatureSource, data: LongTailData) -> Familiar | None:
-    """What features of inputs look like that the network was not trained on; None if there are none.
+def familiar(
+    frozen: Frozen, held: Held | None, source: FeatureSource, data: LongTailData
+) -> tuple[Held | None, Familiar | None]:
+    """The held-out examples, and what features of inputs look like that the network was not trained on, if known.
 
     They are those of the validation set or, around a pretrained body, of the training data. Vectors that come as
-    features are not watched.
+    features are not watched. How far from the classes they are says something about a network that was trained on
+    these classes (results/doubt.md): the held-out examples, which are the validation set, get their distances.
     """
     if frozen.about.network == "linear":
-        return None
-    if frozen.pretrained:
-        known = source.epoch(0)
-    elif data.validation is not None:
-        known = frozen.features(data.validation, "deterministic", Retrain(samples=1), augment=False).epoch(0)
-    else:
-        return None
+        return held, None
     try:
-        rows = np.unique(np.linspace(0, len(known.mean) - 1, doubt.ENOUGH).astype(np.int64))
-        return doubt.fit(known.mean[rows].astype(np.float32))
+        if frozen.pretrained:
+            return held, doubt.fit(some_features(source.epoch(0))[0])
+        if data.validation is None or held is None:
+            return held, None
+        plain = Retrain(samples=1)
+        parts = (data.train, data.validation)
+        trained, known = (frozen.features(part, "deterministic", plain, augment=False).epoch(0) for part in parts)
+        (x, rows), (x_known, rows_known) = some_features(trained), some_features(known)
+        found = doubt.fit(x_known)
+        probabilities, labels = held.logits[rows_known].softmax(1), held.labels[rows_known]
+        relative = doubt.fit_relative(x, torch.from_numpy(trained.labels[rows]), x_known, labels, probabilities)
     except InputError:  # too few, or all the same
-        return None
+        return held, None
+    if relative is not None:
+        distances = [relative.distance(torch.tensor(known.mean[part])) for part in chunks(len(held.labels))]
+        held = held._replace(distances=torch.cat(distances))
+    return held, found._replace(relative=relative)
+
+
+def some_features(features: EpochFeatures) -> tuple[torch.Tensor, Indices]:
+    """Features [N, L] of at most as many examples as are enough, and which they are."""
+    rows = np.unique(np.linspace(0, len(features.mean) - 1, doubt.ENOUGH).astype(np.int64))
+    return torch.from_numpy(features.mean[rows].astype(np.float32)), rows
 
 
 def suited(name: str, how: Method | Literal["auto"], *, draws: bool, pretrained: bool) -> dict[str, Method]:

@@ -141,6 +141,8 @@ class Note(_Made, total=False):
     """The content of heads/NAME.json."""
 
     dirichlet_temperature: float
+    joined: bool
+    """Whether it is trained on the validation set as well."""
     choice: Choice
     asked: Asked
 

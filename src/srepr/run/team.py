@@ -82,7 +82,13 @@ class Team:
             self.wait(lambda name=name: self.store.check([name]))  # type: ignore[misc]
             job = json.loads(self.store.get(name))
             examples, settings = self.parts[job["part"]], Retrain(**job["settings"])
-            features = frozen.features(examples, job["representation"], settings, augment=job["augment"])
+            features = frozen.features(
+                examples,
+                job["representation"],
+                settings,
+                augment=job["augment"],
+                calibration=self.parts.get(job["calibration"]),
+            )
             features.store = self.folder(Path(job["folder"]))
             features.make([Source(view, draw and tuple(draw)) for view, draw in job["sources"]], job["view"])
 
@@ -117,17 +123,22 @@ class Team:
 class TeamFeatures(NetworkFeatures):
     """Features that all processes of a team make, each those of its part of the examples."""
 
-    def __init__(self, team: Team, examples: Examples, augment: bool, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, team: Team, examples: Examples, augment: bool, calibrated_on: Examples | None, *args: Any, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self.team, self.examples, self.augment = team, examples, augment
+        self.calibrated_on = calibrated_on
 
     def make(self, missing: Sequence[Source], view: int) -> None:
         """Run the missing networks over one view of the data; the others are told to do the same."""
         if self.team.leads and self.team.store is not None:
             assert isinstance(self.store, ArrayFolder)
+            names = {id(part): name for name, part in self.team.parts.items()}
             self.team.ask(
                 {
-                    "part": next(name for name, part in self.team.parts.items() if part is self.examples),
+                    "part": names[id(self.examples)],
+                    "calibration": names[id(self.calibrated_on)] if self.calibrated_on is not None else None,
                     "representation": self.representation,
                     "settings": asdict(self.settings),
                     "augment": self.augment,

@@ -24,7 +24,7 @@ ZEROS = "0" * DIGITS
 CHUNK = 1 << 24  # bytes that are mapped at once
 
 
-def of_bytes(content: bytes) -> str:
+def of_bytes(content: bytes | memoryview) -> str:
     """The checksum of some bytes.
 
     >>> of_bytes(b"whole")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from srepr.errors import InputError
@@ -40,19 +40,17 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
     # One entry: the format's library writes several in an order that changes from process to process.
     packed = {"srepr": json.dumps({"checksum": checksums.ZEROS, **dict(sorted((metadata or {}).items()))})}
 
-    def write(temporary: Path) -> None:
-        save_file(own, temporary, packed)
-        place = _checksum_place(temporary)
-        assert place is not None
-        digits = checksums.of_file(temporary, place)
-        with temporary.open("rb+") as file:
-            file.seek(place)
-            file.write(digits.encode())
+    # In memory: what the library writes to the disk itself is left under a name of its own if the process is killed.
+    content = memoryview(save(own, packed))
+    place = _place_in(content)
+    assert place is not None
+    digits = checksums.of_bytes(content).encode()
 
-    try:
-        write_whole(path, write)
-    except SafetensorError as error:
-        raise InputError(f"{path} cannot be written ({error}). Free space, then run the same command again.") from None
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            file.writelines((content[:place], digits, content[place + checksums.DIGITS :]))
+
+    write_whole(path, write)
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -72,7 +70,7 @@ def is_own(path: Path) -> bool:
 
     >>> path = getfixture("tmp_path") / "weights.safetensors"
     >>> import torch
-    >>> save_file({"w": torch.ones(2)}, path, {"srepr": "no JSON"})
+    >>> _ = path.write_bytes(save({"w": torch.ones(2)}, {"srepr": "no JSON"}))
     >>> is_own(path)
     False
     """
@@ -131,8 +129,14 @@ def _metadata(found: Mapping[str, str]) -> dict[str, str]:
 def _checksum_place(path: Path) -> int | None:
     """Where in the file the checksum begins."""
     with path.open("rb") as file:
-        found = CHECKSUM.search(file.read(int.from_bytes(file.read(HEADER_SIZE), "little")))
-    return None if found is None else HEADER_SIZE + found.start(1)
+        size = file.read(HEADER_SIZE)
+        return _place_in(size + file.read(int.from_bytes(size, "little")))
+
+
+def _place_in(content: bytes | memoryview) -> int | None:
+    end = HEADER_SIZE + int.from_bytes(content[:HEADER_SIZE], "little")
+    found = CHECKSUM.search(content, HEADER_SIZE, end)
+    return None if found is None else found.start(1)
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
