@@ -210,7 +210,7 @@ def test_with_held_out_examples_the_threshold_does_not_depend_on_the_other_input
 def test_the_threshold_rejects_the_share_of_the_mix_that_the_probabilities_are_for(decided):
     """Held-out examples, weighed to the prior: no more than the share, and more with the next lower threshold."""
     for classifier, prior in ((load(decided / "run"), [1, 1]), (load(decided / "run").with_prior([9, 1]), [9, 1])):
-        logits, labels = classifier.held
+        logits, labels, _ = classifier.held
         p = (logits if classifier.shift is None else classifier.moved(logits)).softmax(1)
         doubts = doubt(p, torch.zeros(len(labels))).double()
         weights = (torch.tensor(prior) / torch.bincount(labels))[labels].double()

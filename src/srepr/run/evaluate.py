@@ -27,7 +27,7 @@ from srepr.progress import Progress
 from srepr.run.checkpoints import load_classifier, load_head_and_held
 from srepr.run.classifiers import Frozen, open_run
 from srepr.run.folder import head_notes, is_writable, sole_writer
-from srepr.run.schema import read_made, read_note, read_results
+from srepr.run.schema import read_made, read_note, read_results, unusable
 from srepr.storage.files import write_json
 from srepr.views import judge, prior_weights
 
@@ -106,7 +106,7 @@ def evaluate_run(
                 classifier = run.classifiers[note.stem]
                 frozen = run.networks[classifier.stage1]
                 expects = classifier.expects(frozen.about.counts)
-                apart = held_apart(note.with_suffix(".safetensors")) if classifier.note.get("joined") else None
+                apart = held_apart(note) if classifier.note.get("joined") else None
                 measured = measure_head(frozen, classifier.head, run.data, prior, expects=expects, apart=apart)
                 kept = measured | {"seconds": kept["seconds"]}
             results[note.stem] = kept
@@ -178,11 +178,15 @@ def measure_head(
     return on_parts(data, metrics)
 
 
-def held_apart(path: Path) -> Held:
-    """What is stored with a head about the validation set; an InputError if nothing is."""
-    _, held, _ = load_head_and_held(path)
+def held_apart(note: Path) -> Held:
+    """What is stored with the head of a note about the validation set; an InputError if nothing can be read."""
+    path = note.with_suffix(".safetensors")
+    try:
+        _, held, _ = load_head_and_held(path)
+    except InputError as error:
+        raise unusable(note, str(error)) from None
     if held is None:
-        raise InputError(f"{path} has no held-out examples any more. Make the head again.")
+        raise unusable(note, f"{path} has no held-out examples.")
     return held
 
 
