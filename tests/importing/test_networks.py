@@ -410,7 +410,7 @@ def test_mistakes_are_shown_as_escaped_text(srepr, here, tmp_path):
 
 def test_the_recipe_is_that_of_the_network():
     hugging = train_default(["t.csv", "--network", "hf:bert", "--out", "R"]).settings
-    assert (hugging.optim.name, hugging.optim.lr * hugging.optim.body, hugging.freeze) == ("adamw", 2e-5, "auto")
+    assert (hugging.optim.name, hugging.optim.lr * hugging.optim.body, hugging.freeze) == ("adamw", 5e-5, "auto")
     assert train_default(["t.csv", "--network=hf:bert", "--out", "R"]).settings.optim.name == "adamw"
     function = train_default(["photos", "--network", "mine:build", "--out", "R"]).settings
     assert (function.optim.body, function.freeze) == (1.0, "auto")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from torch import nn
 
-from srepr.config import Machine, Retrain
+from srepr.config import Machine, Retrain, default_penalty
 from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.methods import Method
@@ -27,6 +27,8 @@ from srepr.run.folder import STAGE_1
 from srepr.storage.files import write_json
 
 PLAIN = Method(head="linear")
+START = 10.0
+"""Times the default penalty, of the classifier that a fine-tuning starts from."""
 
 
 def probe(
@@ -47,9 +49,11 @@ def start_solved(
 ) -> None:
     """Give a pretrained network the solved classifier to fine-tune from.
 
-    A random one would first send random gradients through the body and distort its features (Kumar et al. 2022).
+    A random one would first send random gradients through the body and distort its features (Kumar et al. 2022). One
+    with a small penalty fits every example, and the body would learn nothing from it.
     """
-    head = solved(opened(network, about, out, machine, quiet=quiet), data, seed)
+    penalty = START * default_penalty(len(about.counts))
+    head = solved(opened(network, about, out, machine, quiet=quiet), data, seed, penalty)
     # A classifier of yours may have no bias: it starts without one.
     network.get_submodule(about.classifier).load_state_dict(head.state_dict(), strict=False)
 
@@ -68,9 +72,9 @@ def opened(network: nn.Module, about: About, out: Path, machine: Machine, *, qui
     )
 
 
-def solved(frozen: Frozen, data: LongTailData, seed: int) -> nn.Module:
-    """The classifier that solves the plain problem on the network's features."""
-    settings = Retrain(samples=1, seed=seed)
+def solved(frozen: Frozen, data: LongTailData, seed: int, penalty: float | None = None) -> nn.Module:
+    """The classifier that solves the plain problem on the network's features, by default with the usual penalty."""
+    settings = Retrain(samples=1, seed=seed, penalty=penalty)
     source = frozen.features(data.train, "deterministic", settings, augment=True)
     return train_head(source, frozen.layer, frozen.about.counts, PLAIN, settings)
 

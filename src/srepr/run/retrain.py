@@ -52,10 +52,10 @@ def retrain_run(
 
     The method `auto` chooses among several on the validation set of the run, which also chooses the penalty of a named
     method. On a pretrained body the training data are cross-validated instead. Without either, the defaults are used.
-    All heads share one feature cache, in the run or in the
-    folder `cache`. A head that exists with the same settings is kept; with other settings it is refused. A method that
-    diverges is reported in its metrics (`diverged`), and the others continue. The processes of a `team`
-    (`srepr.run.team.open_team`) make the features together; only the first of them returns.
+    All heads share one feature cache, in the run or in the folder `cache`. A head that exists with the same settings
+    is kept; with other settings it is refused. A method that diverges is reported in its metrics (`diverged`), and the
+    others continue. The processes of a `team` (`srepr.run.team.open_team`) make the features together; only the first
+    of them returns.
 
     >>> from srepr.methods import METHODS
     >>> retrain_run(getfixture("tmp_path") / "nothing", {"srepr": METHODS["srepr"]})
