@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_LINE = 2000
+JOINERS = "\u200c\u200d"  # part of words in Persian and Hindi
 LARGEST_FLOAT32 = 3.4028234663852886e38
 FIXES = {
     errno.EEXIST: "It is no folder: choose another path",
@@ -65,7 +66,7 @@ def printable(words: str) -> str:
     >>> print(printable("wren\x1b[2J"))
     wren\x1b[2J
     """
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
+    return "".join(c if c.isprintable() or c in JOINERS else ascii(c)[1:-1] for c in words)
 
 
 def check(holds: bool, complaint: str) -> None:
