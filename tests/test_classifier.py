@@ -156,7 +156,9 @@ def test_a_prior_for_another_number_of_classes_is_refused_at_once_or_by_the_firs
     [
         ([0.5, float("nan"), 0.5], "the prior must be a finite share or count for each class"),
         ([0.5, float("inf"), 0.5], "the prior must be a finite share or count for each class"),
-        ([[0.5, 0.5]], "the prior must be a finite share or count for each class"),
+        ([[0.5, 0.5]], "priors must be a list of numbers, one for each class"),
+        (["a", "b"], "priors must be a list of numbers, one for each class"),
+        ([1, 10**400], "priors must be a list of numbers, one for each class"),
         ([0.5, -0.1, 0.6], "the target prior must be non-negative"),
         ([0, 0, 0], "the target prior must be non-negative"),
     ],

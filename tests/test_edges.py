@@ -28,9 +28,15 @@ def put(tensor, value):
 
 REFUSED = {
     "retrain: one class": lambda: srepr.retrain(nn.Linear(2, 1), (torch.zeros(3, 2), Y)),
+    "retrain: tiny features": lambda: srepr.retrain(nn.Linear(2, 2), (torch.eye(2) * 1e-40, Y[:2]), "la"),
     "fit, both stages: one class": lambda: srepr.fit(nn.Linear(2, 1), (torch.zeros(3, 2), Y), epochs=1),
+    "fit, both stages: a huge label": lambda: srepr.fit(nn.Linear(2, 2), (torch.eye(2), [0, 2**62]), epochs=1),
+    "fit, both stages: nothing": lambda: srepr.fit(nn.Linear(2, 2), (torch.zeros(0, 2), Y[:0]), epochs=1),
+    "collect: nothing": lambda: srepr.collect(nn.Linear(2, 2), (torch.zeros(0, 2), Y[:0]), lr=0.1),
     "counts: nan": lambda: exponential_counts(NAN, 3),
     "counts: infinity": lambda: exponential_counts(INF, 3),
+    "counts: beyond float": lambda: exponential_counts(10**400, 3),
+    "counts: classes": lambda: exponential_counts(5, 10**12),
     "fit: nan": lambda: dirichlet.fit(put(HALVES, NAN)),
     "fit: infinity": lambda: dirichlet.fit(put(HALVES, INF)),
     "fit: probabilities": lambda: dirichlet.fit(HALVES.exp()),
@@ -93,7 +99,7 @@ REFUSED = {
     **{
         f"{function.__name__}: rho {rho}": lambda function=function, rho=rho: function([3, 1], rho)
         for function in (balance.grw_weights, balance.logit_offset, lambda c, r: balance.balancing("cbs", c, r))
-        for rho in (-1.0, NAN, INF)
+        for rho in (-1.0, NAN, INF, 10**400)
     },
     "offset: a huge rho": lambda: balance.logit_offset([3, 1], 1e300),
     "mean one: shape": lambda: balance.mean_one(torch.ones(3), [3, 1]),
@@ -106,7 +112,7 @@ REFUSED = {
     "prior: a number": lambda: balance.adjust_to_prior(torch.tensor(0.0), [1], [1]),
     "prior: texts": lambda: balance.adjust_to_prior(torch.zeros(2), [1, 1], ["a", "b"]),
     **{f"ece: {bins} bins": lambda bins=bins: metrics.expected_calibration_error([[1.0, 0.0]], [0], bins)
-       for bins in (0, -1, NAN, 2.5)},
+       for bins in (0, -1, NAN, 2.5, 10**9)},
     "metrics: no bins": lambda: metrics.LongTailMetrics([1, 1], bins=0),
     "ece: texts": lambda: metrics.expected_calibration_error([["a", "b"]], [0]),
     "ece: rows of two lengths": lambda: metrics.expected_calibration_error([[1.0], [0.5, 0.5]], [0, 0]),
@@ -134,6 +140,8 @@ REFUSED = {
     "divergence: no class": lambda: analysis.jensen_shannon(torch.zeros(2, 3, 0)),
     "pearson: lengths": lambda: analysis.pearson([1.0, 2.0], [1.0]),
     "boxes: lengths": lambda: analysis.quartile_boxes([1.0, 2.0], by=[1]),
+    "boxes: nan": lambda: analysis.quartile_boxes([1.0, NAN], by=[1, 2]),
+    "boxes: infinity": lambda: analysis.quartile_boxes([1.0, INF], by=[1, 2]),
     "means: labels": lambda: analysis.class_means([1.0, 2.0], np.array([0, 3]), 3),
     "means: negative labels": lambda: analysis.class_means([1.0, 2.0], np.array([0, -1]), 3),
     "means: lengths": lambda: analysis.class_means([1.0, 2.0], np.array([0]), 3),
@@ -190,7 +198,9 @@ def test_a_correlation_with_infinity_is_none():
     assert analysis.pearson([], []) is None
 
 
-@pytest.mark.parametrize("change", [{"m2.weight": -1.0}, {"mean.weight": NAN}, {"m2.weight": INF}, {"count": -1}])
+@pytest.mark.parametrize(
+    "change", [{"m2.weight": -1.0}, {"mean.weight": NAN}, {"m2.weight": INF}, {"count": -1}, {"count": NAN}]
+)
 def test_a_damaged_state_is_refused_and_changes_nothing(change):
     layer = nn.Linear(1, 1, bias=False)
     posterior = Posterior(layer)
@@ -198,5 +208,5 @@ def test_a_damaged_state_is_refused_and_changes_nothing(change):
     before = posterior.state_dict()
     ((name, value),) = change.items()
     with pytest.raises(InputError, match="it is damaged"):
-        posterior.load_state_dict({**before, name: torch.full_like(before[name], value)})
+        posterior.load_state_dict({**before, name: torch.full(before[name].shape, value)})
     assert all(torch.equal(tensor, before[name]) for name, tensor in posterior.state_dict().items())

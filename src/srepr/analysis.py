@@ -106,6 +106,8 @@ def quartile_boxes(values: Any, by: Any) -> list[dict[str, float | None]]:
     order = np.argsort(np.asarray(by), kind="stable")
     if values.ndim != 1 or values.shape != order.shape:
         raise InputError(f"values {values.shape} and by {order.shape} must have the same length")
+    if not np.isfinite(values).all():
+        raise InputError("the values contain NaN or infinity: leave those examples out")
     return [_box(values[group]) for group in np.array_split(order, 4)]
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from srepr.errors import InputError, unknown
+from srepr.errors import LARGEST_FLOAT32, InputError, unknown
 
 Shares = Sequence[int] | Sequence[float] | npt.NDArray[Any] | Tensor
 
@@ -104,7 +104,7 @@ def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -
     >>> adjust_to_prior(torch.zeros(2), [0.5, 0.5], [0.9, 0.1]).softmax(-1)
     tensor([0.9000, 0.1000])
     """
-    train, target = _numbers(train_prior), _numbers(target_prior)
+    train, target = as_shares(train_prior), as_shares(target_prior)
     if not logits.ndim or not len(train) == len(target) == logits.shape[-1]:
         raise InputError(
             f"the train prior has {len(train)} classes and the target prior {len(target)}; "
@@ -118,7 +118,7 @@ def adjust_to_prior(logits: Tensor, train_prior: Shares, target_prior: Shares) -
 
 def _log_shares(counts: Shares) -> Tensor:
     """Log of pi [K], in float64."""
-    n = _numbers(counts)
+    n = as_shares(counts)
     for k in (n > 0).logical_not().nonzero().flatten().tolist():
         raise InputError(f"class {k} has {n[k]:g} training examples; give every class at least one, or drop it.")
     if not n.sum() < math.inf:
@@ -126,17 +126,21 @@ def _log_shares(counts: Shares) -> Tensor:
     return n.log() - n.sum().log()
 
 
-def _numbers(values: Shares) -> Tensor:
-    """One number for each class, in float64."""
+def as_shares(values: Shares) -> Tensor:
+    """Counts or shares of the classes [K], in float64.
+
+    >>> as_shares([80, 20])
+    tensor([80., 20.], dtype=torch.float64)
+    """
     try:
         numbers = torch.as_tensor(values, dtype=torch.float64)
     except (OverflowError, RuntimeError, TypeError, ValueError):
         numbers = torch.empty(())
     if numbers.ndim != 1 or not len(numbers):
-        raise InputError("counts and priors must be a list of numbers, one for each class.")
+        raise InputError("counts and priors must be a list of numbers, one for each class, as in [0.7, 0.2, 0.1].")
     return numbers
 
 
 def _check_rho(rho: float) -> None:
-    if not 0 <= rho < math.inf:
+    if not 0 <= rho <= LARGEST_FLOAT32:
         raise InputError(f"`rho` is {rho}: it must be a finite number >= 0")

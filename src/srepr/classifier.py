@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from srepr.balance import Shares, adjust_to_prior
+from srepr.balance import Shares, adjust_to_prior, as_shares
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_batches, unlabelled_texts
 from srepr.decisions import conformal, prior
@@ -298,8 +298,8 @@ class Classifier(nn.Module):
         """
         if isinstance(counts_or_probs, PriorEstimate):
             counts_or_probs = counts_or_probs.shares
-        prior = torch.as_tensor(counts_or_probs, dtype=torch.float64)
-        if prior.dim() != 1 or not prior.isfinite().all():
+        prior = as_shares(counts_or_probs)
+        if not prior.isfinite().all():
             raise InputError("the prior must be a finite share or count for each class, as in [0.7, 0.2, 0.1].")
         if self.classes is not None and len(prior) != self.classes:
             raise InputError(

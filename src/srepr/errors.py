@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LONGEST_LINE = 2000
+JOINERS = "\u200c\u200d"  # part of words in Persian and Hindi
 LARGEST_FLOAT32 = 3.4028234663852886e38
 FIXES = {
     errno.EEXIST: "It is no folder: choose another path",
@@ -56,8 +57,16 @@ def explained(error: OSError) -> str:
 def tell(line: str) -> None:
     """Print one line for people on stderr. What a terminal would obey or cannot print is escaped."""
     words = " ".join(line.split())
-    shown = words if len(words) <= LONGEST_LINE else f"{words[:LONGEST_LINE]}..."
-    print("srepr:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown), file=sys.stderr)
+    print("srepr:", printable(words if len(words) <= LONGEST_LINE else f"{words[:LONGEST_LINE]}..."), file=sys.stderr)
+
+
+def printable(words: str) -> str:
+    r"""The words with all that is no printable character escaped.
+
+    >>> print(printable("wren\x1b[2J"))
+    wren\x1b[2J
+    """
+    return "".join(c if c.isprintable() or c in JOINERS else ascii(c)[1:-1] for c in words)
 
 
 def check(holds: bool, complaint: str) -> None:

@@ -23,6 +23,7 @@ from srepr.errors import InputError
 from srepr.models.call import call, eval_mode, to_device
 
 BINS = 15
+MOST_BINS = 10_000
 
 
 class Column(NamedTuple):
@@ -321,8 +322,8 @@ def _array(values: Any) -> npt.NDArray[Any]:
 
 
 def _check_bins(bins: int) -> None:
-    if not isinstance(bins, int) or bins < 1:
-        raise InputError(f"`bins` is {bins}: it must be a whole number from 1 on")
+    if not isinstance(bins, int) or not 1 <= bins <= MOST_BINS:
+        raise InputError(f"`bins` is {bins}: it must be a whole number from 1 to {MOST_BINS:,}")
 
 
 def _ratio(part: float, whole: float) -> float | None:

@@ -165,9 +165,9 @@ class Posterior:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the `state_dict()` of a posterior of the same network."""
         _check_same("the state", state, self.state_dict())
-        moments = {name: tensor for name, tensor in state.items() if name.startswith(("mean.", "m2."))}
         spread = [tensor for name, tensor in state.items() if name.startswith("m2.") or name == "count"]
-        if not all(t.isfinite().all() for t in moments.values()) or any((t < 0).any() for t in spread):
+        means = [tensor for name, tensor in state.items() if name.startswith("mean.")]
+        if not all(t.isfinite().all() for t in (*means, *spread)) or any((t < 0).any() for t in spread):
             raise InputError("the state holds NaN, infinity or a negative variance: it is damaged, use an older one")
         self.count = int(state["count"])
         for name in self._mean:

@@ -24,6 +24,7 @@ CHUNK = 1 << 22  # numbers in a chunk of features or logits
 KEPT = 1 << 28  # numbers: standardised features up to this many are kept, more are made anew in every pass
 SMALL = 2e9  # multiplications in one pass: below, float64 costs nothing
 LARGEST_BASIS = 4096  # features: beyond, the principal axes cost more than they save
+SMALLEST = 1e-30  # spread of features: the weights grow as it shrinks
 ROUNDING = 1e-6  # of the largest coordinate: a smaller spread is rounding in float32
 
 
@@ -55,6 +56,10 @@ class Standardized:
         self.constant = self.scale <= ROUNDING * float(self.centre.abs().max())
         if self.constant:
             self.scale = 1.0
+        if self.scale < SMALLEST:
+            raise InputError(
+                f"the features vary by {self.scale:.0e}, too little for weights of float32: scale them up."
+            )
         self._parts = list(self._read()) if size < KEPT else None
         self.axes, self.variances = self._principal_axes()
 

@@ -239,6 +239,21 @@ def test_a_message_is_one_line_that_no_terminal_obeys(srepr, monkeypatch):
     assert len(complaint) < 2100
 
 
+def test_no_terminal_obeys_a_file_or_a_class(srepr, models, tmp_path):
+    birds = write_images(tmp_path / "birds", *(f"\x1b[2J{k}/{i}.png" for k in "ab" for i in range(6)))
+    for k in "ab":
+        (birds / f"\x1b[2J{k}" / "\x1b[2Jbad.png").write_bytes(b"")
+    listed = srepr("data", "check", birds)
+    assert (listed.code, listed.out.count("\\x1b[2Jbad.png cannot be decoded"), "\x1b" in listed.out) == (2, 2, False)
+    shown = srepr("data", "show", birds, "--skip-bad-images")
+    assert (shown.code, "\\x1b[2Ja" in shown.out, "\x1b" in shown.out) == (0, True, False)
+    small = ["--network", "resnet8", "--epochs", 1, "--batch-size", 4, "--image-size", 16, "--skip-bad-images"]
+    trained = srepr("train", birds, *small, "--out", tmp_path / "run")
+    skipped = srepr("predict", models / "images.safetensors", birds, "--skip-bad-images", "-o", tmp_path / "p.csv")
+    for answer in (trained, skipped):
+        assert (answer.code, "skipped 2 bad images" in answer.err, "\x1b" in answer.err) == (0, True, False)
+
+
 def test_an_output_that_knows_no_other_letters_takes_every_name(tmp_path):
     """A terminal in plain ASCII."""
     birds = write_images(tmp_path / "birds", *(f"{k}/{i}.png" for k in (NOT_UTF8, "wren") for i in range(2)))

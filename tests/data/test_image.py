@@ -69,6 +69,12 @@ def test_numbers_without_a_range_are_refused_in_every_way(tmp_path, name, mode):
         decode(tmp_path / name, 8, central_box)
 
 
+def test_a_tiff_file_of_signed_pixels_is_refused(tmp_path):
+    Image.new("L", (16, 16), 128).save(tmp_path / "depth.tif", tiffinfo={339: 2})
+    with pytest.raises(InputError, match=r"depth.tif cannot be decoded: its pixels may be negative"):
+        decode(tmp_path / "depth.tif", 8, central_box)
+
+
 def test_a_bomb_is_refused_before_it_is_decoded(tmp_path):
     side = int(LARGEST_IMAGE**0.5) + 1
     Image.new("1", (side, side)).save(tmp_path / "bomb.png")

@@ -163,6 +163,8 @@ def test_a_label_beyond_the_classes_is_named():
     assert as_labels([2], classes=3).tolist() == [2]
     with pytest.raises(InputError, match="label 3 is out of range: with 3 classes the last is 2"):
         as_labels([0, 3], classes=3)
+    with pytest.raises(InputError, match=r"label 2000000000 is too large: number the classes 0, 1, \.\.\.$"):
+        count_labels((X[:2], [0, 2 * 10**9]))
 
 
 def order_of(batches):

@@ -87,6 +87,12 @@ def test_text_in_the_vector_files_is_text(ten):
         assert {"SWA", "SRepr", "many", "medium", "few", "the class o…"} <= words(ten / f"{name}.svg")
 
 
+def test_a_name_is_no_formula_and_may_have_any_character(tmp_path):
+    names = [r"$\frac$", "a$b$", "bird\udce9", "\x07", ""]
+    save_figures({**invented(5), "classes": names}, tmp_path)
+    assert {r"$\frac$", "a$b$", r"bird\udce9", r"\x07"} <= words(tmp_path / "class-accuracy.svg")
+
+
 def test_before_and_after_differ_without_colour(ten):
     """One of the two lines is dashed."""
     paths = ElementTree.parse(ten / "class-accuracy.svg").iter(f"{SVG}path")

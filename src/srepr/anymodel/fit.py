@@ -178,7 +178,10 @@ def hold_out(train: Any, seed: int) -> tuple[Any, Any]:
     batches = loader(train)
     if batches is train or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return train, None
-    labels = train.labels if isinstance(train, Examples) else torch.cat([split(b)[1] for b in batches]).numpy()
+    if isinstance(train, Examples):
+        labels = train.labels
+    else:
+        labels = torch.cat([torch.empty(0, dtype=torch.int64), *(split(batch)[1] for batch in batches)]).numpy()
     counts = np.bincount(labels)
     enough = np.flatnonzero(counts[labels] >= SMALLEST_HELD_OUT)
     if not len(enough):

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from srepr.cli.output import show, show_json
-from srepr.errors import InputError
+from srepr.errors import InputError, printable
 
 LISTED = 20
 """Problems that `srepr data check` prints for people."""
@@ -93,7 +93,7 @@ class DataCommand:
             raise InputError(problems[0])
         if problems:
             if not self.json:
-                print(*problems[:LISTED], sep="\n")
+                print(*map(printable, problems[:LISTED]), sep="\n")
             if len(problems) > LISTED and not self.json:
                 print(f"and {len(problems) - LISTED:,} more: see --json")
             raise InputError(f"{self.source} has {len(problems):,} problems. Mend or remove what is listed above.")

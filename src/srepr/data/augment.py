@@ -151,4 +151,5 @@ def decode(path: str | Path, size: int, choose_box: Callable[[int, int], Box]) -
     except FileNotFoundError:
         raise InputError(f"{path} {absence(path)}. Restore it, or skip it with `skip_bad_images`") from None
     except Exception as error:  # decoders raise almost anything on broken bytes
-        raise InputError(f"{path} cannot be decoded: {error}. Remove it, or skip it with `skip_bad_images`") from error
+        reason = f"cannot be decoded: {str(error).rstrip('.')}"
+        raise InputError(f"{path} {reason}. Remove it, or skip it with `skip_bad_images`") from error

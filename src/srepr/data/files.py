@@ -87,7 +87,7 @@ def why_bad(path: Path) -> str | None:
     except FileNotFoundError:
         return absence(path)
     except Exception as error:  # decoders raise almost anything on broken bytes
-        return f"cannot be decoded: {error}"
+        return f"cannot be decoded: {str(error).rstrip('.')}"
     return None
 
 

@@ -3,7 +3,8 @@
 8 bits or fewer   grey, palette, RGB, CMYK, YCbCr, HSV: as Pillow converts them; transparent pixels become white
 16 bits, grey     the full range, 0 to 65535, becomes 0 to 255; so do the 12 bits of a TIFF file, from 0 to 4095
 16 bits, colour   the upper 8 bits, which is how Pillow reads them
-32 bits, float    refused: these numbers have no range that is black to white
+32 bits, float,   refused: these numbers have no range that is black to white
+signed
 LAB               refused: its conversion needs a colour profile
 """
 
@@ -26,8 +27,9 @@ LARGEST_FILE = 1 << 30
 LARGEST_IMAGE = 1 << 26
 """Pixels of a decoded image, 8192 x 8192. A JPEG that is not progressive may have more, decoded at a smaller scale."""
 _CONVERTED = {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBX", "CMYK", "YCbCr", "HSV"}
-_BITS_PER_SAMPLE, _PHOTOMETRIC = 258, 262
+_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLE_FORMAT = 258, 262, 339
 """Tags of TIFF."""
+_SIGNED = 2
 
 
 @contextmanager
@@ -62,6 +64,8 @@ def check_mode(image: Image.Image) -> None:
             else "not converted. Save it as RGB"
         )
         raise InputError(f"its pixels are {image.mode}: {why}")
+    if _SIGNED in getattr(image, "tag_v2", {}).get(_SAMPLE_FORMAT, ()):  # Pillow takes those of 8 bits for unsigned
+        raise InputError("its pixels may be negative: numbers without a range from black to white. Save it unsigned")
 
 
 def check_size(image: Image.Image) -> None:

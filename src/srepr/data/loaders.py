@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, SubsetRandomSampler, TensorDataset
 
 from srepr.data.examples import Examples
+from srepr.data.longtail import MOST_CLASSES
 from srepr.errors import InputError, check
 
 ACCEPTED = "pass a DataLoader, a Dataset or (inputs, labels)"
@@ -105,6 +106,7 @@ def shuffled(data: Any, *, batch_size: int = 256, seed: int | None = None) -> It
     if batches is data or not isinstance(batches, DataLoader) or isinstance(batches.dataset, IterableDataset):
         return batches
     dataset: Any = ExampleDataset(data, augment=True) if isinstance(data, Examples) else batches.dataset
+    check(len(dataset) > 0, "the data is empty: check its path or Dataset")
     if seed is None:
         return DataLoader(dataset, batch_size=batch_size, shuffle=True, collate_fn=batches.collate_fn)
     order = np.random.default_rng(seed).permutation(len(dataset))
@@ -157,10 +159,10 @@ def as_labels(values: Any, classes: int | None = None) -> Tensor:
         raise InputError(f"labels have shape {list(labels.shape)}: pass one class number for each example, [B]")
     if len(labels) and labels.min() < 0:
         raise InputError(f"label {int(labels.min())} is negative: class numbers start at 0")
-    if classes is not None and len(labels) and labels.max() >= classes:
-        raise InputError(
-            f"label {int(labels.max())} is out of range: with {classes} classes the last is {classes - 1}"
-        )
+    largest = int(labels.max()) if len(labels) else 0
+    if classes is not None and largest >= classes:
+        raise InputError(f"label {largest} is out of range: with {classes} classes the last is {classes - 1}")
+    check(largest < MOST_CLASSES, f"label {largest} is too large: number the classes 0, 1, ...")
     return labels
 
 

@@ -21,6 +21,9 @@ from srepr.errors import InputError
 Labels = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int64]
 
+MOST_CLASSES = 1 << 24
+"""Classes are counted, so the largest label decides about memory."""
+
 
 def exponential_counts(largest: int, classes: int, imbalance: float = 0.01) -> list[int]:
     """Class sizes that fall exponentially from `largest` to `largest * imbalance`, at least 1 each.
@@ -110,8 +113,11 @@ def stratified_holdout(
 
 
 def _check_profile(largest: int, classes: int, imbalance: float) -> None:
-    if not (1 <= largest < math.inf and 1 <= classes < math.inf):  # nor NaN
-        raise InputError(f"{classes} classes of at most {largest} examples: both numbers must be at least 1")
+    if not (1 <= largest < 2**63 and 1 <= classes <= MOST_CLASSES):  # nor NaN
+        raise InputError(
+            f"{classes} classes of at most {largest} examples: both numbers must be at least 1, and at most"
+            f" {MOST_CLASSES:,} classes are possible"
+        )
     if not 0 < imbalance <= 1:
         raise InputError(
             f"an imbalance of {imbalance:g} must lie in (0, 1]: the smallest class over the largest, 0.01 for 1:100"

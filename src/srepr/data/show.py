@@ -9,6 +9,7 @@ from rich.text import Text
 
 from srepr.data.dataset import LongTailData
 from srepr.data.longtail import LIMITS, groups
+from srepr.errors import printable
 
 COLOURS = {"many": "green", "medium": "yellow", "few": "red"}
 ROWS, WIDTH = 24, 48
@@ -35,7 +36,7 @@ def show(data: LongTailData) -> RenderableType:
         for name, members in groups(counts).items()
     )
     heading = (
-        f"{data.name}: {len(counts):,} classes, {sizes}\n"
+        f"{printable(data.name)}: {len(counts):,} classes, {sizes}\n"
         f"largest class {counts.max():,}, smallest {counts.min():,}, imbalance {counts.max() / counts.min():.3g}"
     )
     if data.skipped:
@@ -55,7 +56,7 @@ def _histogram(data: LongTailData) -> Table:
         group = next(name for name, inside in groups([mean]).items() if inside[0])
         first, last = data.class_names[members[0]], data.class_names[members[-1]]
         picture.add_row(
-            Text(first if len(members) == 1 else f"{first} .. {last}"),
+            Text(printable(first if len(members) == 1 else f"{first} .. {last}")),
             Text(_bar(mean / counts.max()), style=COLOURS[group]),
             f"{mean:,.0f}",
         )

@@ -6,7 +6,6 @@ Inputs are prepared as for evaluation. Images are decoded on demand, so any numb
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from srepr.data.table import csv_cells, csv_rows
 from srepr.data.texts import read_texts
 from srepr.data.tokens import TextExamples
 from srepr.data.workers import batches
-from srepr.errors import InputError, check, reading
+from srepr.errors import InputError, check, reading, tell
 from srepr.progress import Progress
 
 
@@ -139,7 +138,7 @@ def _good(
             progress.advance(len(indices))
     if skipped and not silent:
         which = f"{skipped[0]} is the first" if len(skipped) > 1 else skipped[0]
-        print(f"srepr: skipped {len(skipped):,} bad images ({which})", file=sys.stderr)
+        tell(f"skipped {len(skipped):,} bad images ({which})")
 
 
 def _vectors(about: About) -> bool:

@@ -15,7 +15,7 @@ from torch import nn
 
 from srepr.data import LongTailData
 from srepr.data.about import About
-from srepr.errors import InputError
+from srepr.errors import InputError, printable
 from srepr.importing.layouts import Parts, Tensors, take_apart
 from srepr.models import build
 from srepr.storage.reader import read, shown
@@ -79,7 +79,8 @@ def report(path: Path, names: Sequence[str]) -> None:
     """Say on stderr which names in a checkpoint are unusual, in one line; they were not executed."""
     if names:
         some = ", ".join(map(shown, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-        print(f"{path} names {some}, which is unusual in a checkpoint: not executed", file=sys.stderr)
+        said = f"{path} names {some}, which is unusual in a checkpoint: not executed"
+        print(printable(said), file=sys.stderr)
 
 
 def check_numbers(parts: Parts) -> None:

@@ -19,7 +19,7 @@ from torch import nn
 from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.data.tokens import TextExamples
-from srepr.errors import InputError
+from srepr.errors import InputError, printable
 from srepr.importing.checkpoint import NETWORK, read_checkpoint
 from srepr.importing.function import function_network
 from srepr.importing.huggingface import huggingface_network
@@ -60,11 +60,8 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if classes == len(data.class_names):
         return Start(network, ours, digest)
     what = f"{classes:,} classes" if classes else "no classifier"
-    print(
-        f"{path} has {what}, {data.name} has {len(data.class_names):,} classes: its body is kept, and a new classifier"
-        " is started",
-        file=sys.stderr,
-    )
+    said = f"{path} has {what}, {data.name} has {len(data.class_names):,} classes: its body is kept"
+    print(printable(f"{said}, and a new classifier is started"), file=sys.stderr)
     if about.network == NETWORK:
         ours = replace(ours, options={**about.options, "bias": True, "scale": None})
     return Start(fresh_classifier(network, about.classifier, len(data.class_names)), ours, digest, trained=False)

@@ -1,7 +1,6 @@
 """Default device, and faster execution: memory layout, and torch.compile if it works."""
 
 import copy
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from srepr.errors import tell
 from srepr.models.call import call
 
 
@@ -30,7 +30,7 @@ def can_compile() -> bool:
     """Whether torch.compile works on this machine; if not, print the reason to stderr."""
     failure = compile_failure()
     if failure:
-        print(f"srepr: continuing without compiling ({failure})", file=sys.stderr)
+        tell(f"continuing without compiling ({failure})")
     return not failure
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from srepr.config import Precision, Train, collect_settings, settings_for
 from srepr.data import load
 from srepr.data.sources import NAMED
-from srepr.errors import InputError, check, unknown
+from srepr.errors import InputError, check, printable, unknown
 from srepr.importing.checkpoint import read_checkpoint
 from srepr.reproduction.experiments import TABLES
 from srepr.reproduction.paper import TITLES
@@ -86,7 +86,7 @@ def available_sources(table: str, data_dir: Path | None) -> list[str]:
         try:
             load(source, data_dir=data_dir)
         except InputError as error:
-            print(f"without {source}: {error}", file=sys.stderr)
+            print(printable(f"without {source}: {error}"), file=sys.stderr)
         else:
             found.append(source)
     if not found:

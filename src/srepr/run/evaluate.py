@@ -20,7 +20,7 @@ from srepr.data.examples import ArrayExamples, Examples
 from srepr.data.texts import read_labelled_texts
 from srepr.data.workers import batches
 from srepr.decisions.held import Held
-from srepr.errors import InputError
+from srepr.errors import InputError, printable
 from srepr.metrics import COLUMNS, LongTailMetrics, measure
 from srepr.models.call import eval_mode
 from srepr.progress import Progress
@@ -127,7 +127,7 @@ def store(path: Path, results: dict[str, dict[str, Any]]) -> None:
     else:
         write_json(path / "results.json", results)
     if said:
-        print(f"srepr: {said.strip()}", file=sys.stderr)
+        print(f"srepr: {printable(said.strip())}", file=sys.stderr)
 
 
 def changes(old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]) -> list[str]:

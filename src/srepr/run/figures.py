@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from srepr.data.longtail import groups
+from srepr.errors import printable
 from srepr.methods import title
 from srepr.storage.files import write_whole
 
@@ -245,10 +246,11 @@ def _class_axis(axes: Axes, analysis: Analysis) -> None:
     axes.set_xlim(-0.5, len(order) - 0.5)
     axes.set_xlabel("class, the most frequent first")
     if len(order) <= NAMED:
-        names = [analysis["classes"][k] for k in order]
+        names = [printable(analysis["classes"][k]) for k in order]
         short = [name if len(name) <= 12 else f"{name[:11]}…" for name in names]
         slanted: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-        axes.set_xticks(range(len(order)), short, **(slanted if max(map(len, short)) > 2 else {}))
+        slanted = slanted if max(map(len, short)) > 2 else {}
+        axes.set_xticks(range(len(order)), short, parse_math=False, **slanted)
 
 
 def _class_curve(axes: Axes, analysis: Analysis, values: Sequence[float | None], **style: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -30,7 +29,7 @@ from srepr.data.examples import Examples
 from srepr.data.randomness import Stream, uniforms
 from srepr.data.sampling import epoch_batches
 from srepr.data.workers import batches
-from srepr.errors import InputError
+from srepr.errors import InputError, tell
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.hardware import can_compile
 from srepr.models.syncbatchnorm import synchronise_batchnorm
@@ -100,7 +99,7 @@ def train(
         folder.enter_run(out, wanted, {**folder.provenance(), **facts})
         if data.skipped:
             first = f"{data.skipped[0]} is the first" if len(data.skipped) > 1 else data.skipped[0]
-            print(f"srepr: skipped {len(data.skipped):,} bad images ({first})", file=sys.stderr)
+            tell(f"skipped {len(data.skipped):,} bad images ({first})")
         (out / "state").mkdir(exist_ok=True)
     with folder.sole_writer(out) if leads else nullcontext():
         if not (out / "results.json").exists():
@@ -264,7 +263,7 @@ def resumed(run: Path, learner: Learner, settings: Train, *, writes: bool) -> tu
         folder.check_earlier(run, settings, (index, step))
     except InputError as error:
         if writes:
-            print(f"srepr: {error} The training starts again.", file=sys.stderr)
+            tell(f"{error} The training starts again.")
             folder.start_again(run)
         return (0, 0), [0.0, 0.0, 0.0]
     try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from srepr.errors import InputError
+from srepr.errors import InputError, tell
 from srepr.storage import checksums
 from srepr.storage.files import naming, plain, read_json, write_text
 
@@ -75,7 +74,7 @@ class ArrayFolder:
         if note != {**plain(about), "bytes": found.st_size} or not found.st_size or found.st_size % dtype.itemsize:
             return None
         if checksum is not None and checksum != _checksum_now(path):
-            print(f"srepr: {path} is damaged: it is made again", file=sys.stderr)
+            tell(f"{path} is damaged: it is made again")
             return None
         return np.memmap(path, dtype, "r")
 
