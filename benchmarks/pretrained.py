@@ -110,9 +110,9 @@ examples. Seconds and dates are in pretrained.json. ImageNet has images of many 
 not to be compared with training from scratch.
 
 On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the seed 0; on frozen CIFAR10-LT, all three
-are of the seed 2. The icons were measured on another machine of this kind, with AVX2. Only the fine-tuned CIFAR100-LT
-was measured since the head is also trained on the validation set; the other fine-tuned rows are from before.
-The rows without cRT and LA
+are of the seed 2. The icons were measured on another machine of this kind, with AVX2. The fine-tuned texts are from the
+present recipe. Both fine-tuned CIFARs are from before a fine-tuning started from a classifier with a larger penalty
+(docs/train.md), and CIFAR10-LT also from before the head was trained on the validation set. The rows without cRT and LA
 come from `--brief`.
 
 {about_it}
