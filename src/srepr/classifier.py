@@ -21,7 +21,8 @@ from srepr.decisions.cells import decided, six_digits
 from srepr.decisions.conformal import Thresholds
 from srepr.decisions.costs import Costs
 from srepr.decisions.doubt import Familiar, doubt
-from srepr.decisions.held import Held
+from srepr.decisions.held import Held, as_held
+from srepr.decisions.numbers import as_numbers
 from srepr.decisions.prior import PriorEstimate
 from srepr.decisions.rejection import Rejection, calibrate
 from srepr.errors import InputError, check
@@ -75,6 +76,15 @@ class Classifier(nn.Module):
         self.held = held
         self.familiar, self.layer = familiar, layer
         self.register_buffer("shift", shift)
+
+    @property
+    def held(self) -> Held | None:
+        """What it said about held-out examples, without a prior; decisions are calibrated on them."""
+        return self._held
+
+    @held.setter
+    def held(self, given: Held | None) -> None:
+        self._held = None if given is None else as_held(given, self.classes)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -222,7 +232,8 @@ class Classifier(nn.Module):
         if self.held is None:
             raise InputError(
                 "this classifier has no held-out examples, which sets are calibrated on: train with a validation set "
-                "(`srepr train --protocol holdout`), then make a head with `srepr retrain`"
+                "(`srepr train --protocol holdout`), then make a head with `srepr retrain`; in Python, pass "
+                "validation= to srepr.retrain or srepr.fit"
             )
         return conformal.calibrate(
             self._probabilities(self.held.logits),
@@ -298,7 +309,7 @@ class Classifier(nn.Module):
         """
         if isinstance(counts_or_probs, PriorEstimate):
             counts_or_probs = counts_or_probs.shares
-        prior = torch.as_tensor(counts_or_probs, dtype=torch.float64)
+        prior = as_numbers(counts_or_probs, "prior")
         if prior.dim() != 1 or not prior.isfinite().all():
             raise InputError("the prior must be a finite share or count for each class, as in [0.7, 0.2, 0.1].")
         if self.classes is not None and len(prior) != self.classes:
