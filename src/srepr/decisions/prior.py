@@ -68,8 +68,7 @@ TEMPERED, NOTHING = 1 / 16, 1 / 20
 """Of the bound, for the draws; of an input. The first was chosen where `CONFUSION` was, by the coverage."""
 TINY = 1e-3
 """The smallest training share, as a multiple of the mean one."""
-LEVEL = 0.01
-JUDGED = 20
+LEVEL, JUDGED = 0.01, 20
 FEW = 30  # inputs or held-out examples, effectively: fewer are not tested
 TOLERANCE, ROUGH, ITERATIONS = 1e-6, 1e-3, 1000  # of the sum of changes of the shares
 CELLS = 1 << 22  # numbers held at once: inputs x draws
@@ -290,10 +289,7 @@ def _judged(p: Tensor, expects: Tensor, q: Tensor, classes: Tensor) -> Tensor:
 
 
 def _distance(inputs: Tensor, reference: Tensor, weights: Tensor) -> float:
-    """The sum, over variables, of the squared largest difference between the distribution functions of two samples.
-
-    They are [C, N] and [C, H], the second one weighted [H].
-    """
+    """The sum of D^2 over C variables, of inputs [C, N] and reference examples [C, H] with weights [H]."""
     values, order = torch.cat([inputs, reference], 1).sort(1)
     each = weights.new_full((inputs.shape[1],), 1 / inputs.shape[1])
     steps = torch.cat([each, -weights / weights.sum()])[order].cumsum(1)
