@@ -110,10 +110,10 @@ examples. Seconds and dates are in pretrained.json. ImageNet has images of many 
 not to be compared with training from scratch.
 
 On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the seed 0; on frozen CIFAR10-LT, all three
-are of the seed 2. The icons were measured on another machine of this kind, with AVX2. The fine-tuned texts are from the
-present recipe. Both fine-tuned CIFARs are from before a fine-tuning started from a classifier with a larger penalty
-(docs/train.md), and CIFAR10-LT also from before the head was trained on the validation set. The rows without cRT and LA
-come from `--brief`.
+are of the seed 2. The icons were measured on another machine of this kind, with AVX2. The fine-tuned texts are from
+the present recipe. Both fine-tuned CIFARs are from before a fine-tuning started from a classifier with a larger
+penalty (docs/train.md), and CIFAR10-LT also from before the head was trained on the validation set. The rows without
+cRT and LA come from `--brief`.
 
 {about_it}
 

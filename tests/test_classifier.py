@@ -161,6 +161,8 @@ def test_a_prior_for_another_number_of_classes_is_refused_at_once_or_by_the_firs
         ([1, 10**400], "priors must be a list of numbers, one for each class"),
         ([0.5, -0.1, 0.6], "the target prior must be non-negative"),
         ([0, 0, 0], "the target prior must be non-negative"),
+        ("estimate", "priors must be a list of numbers, one for each class"),
+        (None, "priors must be a list of numbers, one for each class"),
     ],
 )
 def test_what_is_no_prior_is_refused_in_words(prior, complaint):

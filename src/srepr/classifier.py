@@ -17,18 +17,18 @@ from srepr.balance import Shares, adjust_to_prior, as_shares
 from srepr.data.about import About
 from srepr.data.unlabelled import Unlabelled, read_unlabelled, unlabelled_batches, unlabelled_texts
 from srepr.decisions import conformal, prior
-from srepr.decisions.cells import decided, six_digits
+from srepr.decisions.cells import rows_of
 from srepr.decisions.conformal import Thresholds
 from srepr.decisions.costs import Costs
 from srepr.decisions.doubt import Familiar, doubt
-from srepr.decisions.held import Held
+from srepr.decisions.held import Held, as_held
 from srepr.decisions.prior import PriorEstimate
 from srepr.decisions.rejection import Rejection, calibrate
 from srepr.errors import InputError, check
 from srepr.models.call import call, eval_mode
 from srepr.models.split import inputs_of
 from srepr.objective import LARGEST_EXPONENT
-from srepr.prediction import Prediction, Row, columns
+from srepr.prediction import Prediction, Row
 
 
 class Classifier(nn.Module):
@@ -75,6 +75,15 @@ class Classifier(nn.Module):
         self.held = held
         self.familiar, self.layer = familiar, layer
         self.register_buffer("shift", shift)
+
+    @property
+    def held(self) -> Held | None:
+        """What it said about held-out examples, without a prior; decisions are calibrated on them."""
+        return self._held
+
+    @held.setter
+    def held(self, given: Held | None) -> None:
+        self._held = None if given is None else as_held(given, self.classes)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -164,7 +173,9 @@ class Classifier(nn.Module):
         if not 1 <= top <= classes:
             raise InputError(f"`top` is {top}: it must lie in 1 .. {classes}, the number of classes.")
         loaded = unlabelled_batches(inputs, np.arange(len(inputs.names)), batch_size, workers, quiet)
-        return self._rows(inputs, loaded, top, thresholds, costs)
+        names, asked = inputs.names, (inputs.examples.class_names, top, thresholds, costs)
+        parts = (rows_of(self.predict(batch), [names[i] for i in indices], *asked) for indices, batch in loaded)
+        return chain.from_iterable(parts)
 
     def _named(self, inputs: Any) -> Unlabelled | None:
         """What paths or texts stand for; None for a batch of inputs."""
@@ -176,27 +187,6 @@ class Classifier(nn.Module):
         if self.description.tokenizer and all(isinstance(one, str) for one in several):
             return unlabelled_texts(several, self.description)
         return read_unlabelled([Path(one) for one in several], self.description)
-
-    def _rows(
-        self,
-        inputs: Unlabelled,
-        batches: Iterator[tuple[Any, Tensor]],
-        top: int,
-        thresholds: Thresholds | None,
-        costs: Costs | None,
-    ) -> Iterator[Row]:
-        names, class_names = inputs.names, inputs.examples.class_names
-        keys = columns(top, sets=thresholds is not None, costs=costs is not None)
-        for indices, loaded in batches:
-            answer = self.predict(loaded)
-            best = answer.probabilities.topk(top)
-            numbers = (best.values, best.indices, answer.uncertainty)
-            more = decided(answer.probabilities, class_names, thresholds, costs)
-            told = zip(indices, *(values.tolist() for values in numbers), more, strict=True)
-            for index, shares, labels, uncertainty, decisions in told:
-                first, *others = ((class_names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True))
-                values = [names[index], *first, six_digits(uncertainty), *chain(*others)]
-                yield dict(zip(keys, [*values, *decisions], strict=True))
 
     def predict_set(self, inputs: Any, coverage: float = 0.9, *, form: str = conformal.FORM) -> Any:
         """Which labels are in the set of each input, booleans [B, K]: the truth is in it with this probability.
@@ -222,7 +212,8 @@ class Classifier(nn.Module):
         if self.held is None:
             raise InputError(
                 "this classifier has no held-out examples, which sets are calibrated on: train with a validation set "
-                "(`srepr train --protocol holdout`), then make a head with `srepr retrain`"
+                "(`srepr train --protocol holdout`), then make a head with `srepr retrain`; in Python, pass "
+                "validation= to srepr.retrain or srepr.fit"
             )
         return conformal.calibrate(
             self._probabilities(self.held.logits),

@@ -322,7 +322,7 @@ FINE_TUNE = Train(source="", epochs=12, batch_size=64, optim=_TUNE)
 """Stage 1 from a pretrained network, as far as it is not frozen (docs/train.md says how it was chosen)."""
 _ADAMW = Optim(name="adamw", lr=1e-4, body=0.5, weight_decay=0.01, swa_lr=5e-5, swa_start=0.5, clip=1.0)
 FINE_TUNE_TRANSFORMER = replace(FINE_TUNE, epochs=4, batch_size=32, optim=_ADAMW)
-"""The same from a network of Hugging Face: AdamW, with 5e-5 for the body and 1e-4 for the classifier (docs/texts.md)."""
+"""The same from a network of Hugging Face: AdamW, 5e-5 for the body and 1e-4 for the classifier (docs/texts.md)."""
 TABLE = Train(source="", network="mlp", epochs=60, batch_size=64, optim=Optim(lr=0.05, weight_decay=1e-2, swa_lr=0.01))
 """Stage 1 of your own tables and embeddings."""
 COLLECT_EPOCHS = 10

@@ -36,6 +36,30 @@ def test_they_come_back_with_a_head(tmp_path):
     assert load_head_and_held(tmp_path / "old.safetensors")[1] is None
 
 
+def test_arrays_and_small_integers_are_taken_for_tensors():
+    logits, labels = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 3
+    model, same = Classifier(nn.Identity(), classes=3), Classifier(nn.Identity())
+    model.held, same.held = Held(logits, labels.astype(np.int32)), Held(torch.from_numpy(logits), torch.tensor(labels))
+    assert model.thresholds(0.5) == same.thresholds(0.5)
+    assert model.rejection(0.2) == same.rejection(0.2)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (Held(np.zeros((3, 4)), np.zeros(3, dtype=int)), "are not finite logits of 3 classes"),
+        (Held(np.zeros((2, 3)), np.array([0, 5])), r"do not lie in 0 \.\. 2"),
+        (Held(np.zeros((0, 3)), np.zeros(0, dtype=int)), "are not finite logits of 3 classes"),
+        (Held("wren", [0]), "must be a Held"),
+        (7, "must be a Held"),
+    ],
+)
+def test_what_cannot_be_held_out_is_refused_when_it_is_set(wrong, complaint):
+    model = Classifier(nn.Identity(), classes=3)
+    with pytest.raises(InputError, match=complaint):
+        model.held = wrong
+
+
 def test_they_come_back_with_a_classifier_and_its_prior(tmp_path):
     model = Classifier(mlp(3, inputs=4), about=ABOUT, held=HELD).with_prior([1, 2, 3])
     save_classifier(tmp_path / "model.safetensors", model, {})

@@ -293,6 +293,25 @@ def test_label_shift_is_told_from_another_shift():
     assert found.note.startswith("Label shift does not explain the inputs (p = 0.010)")
 
 
+def test_wider_classes_are_found_though_the_largest_probability_hardly_changes():
+    """The distribution of the largest probability alone had p = 0.35 here."""
+    chance = np.random.default_rng(4)
+    centres = 0.7 * chance.normal(size=(5, 8))
+
+    def inputs(shares, examples, width=1.0):
+        y = chance.choice(5, size=examples, p=shares)
+        x = centres[y] + width * chance.normal(size=(examples, 8))
+        p = np.exp(1.5 * (x @ centres.T - (centres**2).sum(1) / 2))
+        return p / p.sum(1, keepdims=True), y
+
+    held = inputs([0.5, 0.2, 0.1, 0.1, 0.1], 800)
+    alike, wider = inputs([0.2] * 5, 600)[0], inputs([0.2] * 5, 600, 1.5)[0]
+    found = estimate_prior(alike, held=held, resamples=1)
+    assert found.p_value > 0.05
+    assert found.note == f"Nothing speaks against label shift (p = {found.p_value:.2f})."
+    assert estimate_prior(wider, held=held, resamples=1).p_value <= 0.01
+
+
 def test_an_estimate_is_json():
     found = estimate_prior(drawn(EVEN, 50)[0], held=drawn(EVEN, 100))
     assert json.loads(json.dumps(asdict(found)))["inputs"] == 50

@@ -82,3 +82,6 @@ def test_what_cannot_be_loaded_is_said(retrained, tmp_path):
         package.load(retrained, "disaling")
     with pytest.raises(InputError, match=r"holds a single classifier\. Leave `head` out"):
         package.load(retrained / "sgd.safetensors", "sgd")
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(InputError, match=r"model\.onnx is not a run folder or a \.safetensors file\. Pass one"):
+        package.load(tmp_path / "model.onnx")

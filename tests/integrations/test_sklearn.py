@@ -203,7 +203,7 @@ def test_the_weights_of_the_candidates_are_the_best():
         Candidate(name="made", model=nn.Identity(), logits=z, judged=torch.ones(280, dtype=torch.bool), about={})
         for z in logits
     ]
-    _, table = combine(candidates, labels)
+    table = combine(candidates, labels).choice
     counts = np.bincount(labels)
     shares = 1 / counts[labels] / 3
 
@@ -214,6 +214,19 @@ def test_the_weights_of_the_candidates_are_the_best():
 
     best = [row["weight"] for row in table]
     assert all(loss(best) <= loss(np.maximum(best + step, 0)) for step in rng.normal(size=(100, 3)) * 0.1)
+
+
+def test_sets_of_labels_are_calibrated_on_rows_that_the_models_had_not_seen():
+    chance = np.random.default_rng(0)
+
+    def rows(examples):
+        y = chance.integers(0, 3, size=examples)
+        return 1.2 * np.eye(3)[y] + chance.normal(size=(examples, 3)), y
+
+    model = LongTailClassifier(epochs=8, hidden=8, samples=3).fit(*rows(300))
+    x, y = rows(2000)
+    inside = model.network_.thresholds(0.8, "marginal").sets(model.predict_proba(x)).numpy()
+    assert inside[np.arange(2000), y].mean() == pytest.approx(0.8, abs=0.07)
 
 
 def perceptron(classes: int) -> nn.Module:

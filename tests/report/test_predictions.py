@@ -179,6 +179,15 @@ def test_a_hostile_text_is_shown_and_does_nothing(visit, tmp_path):
     assert page.locator("img").count() == 0
 
 
+def test_the_page_says_what_the_command_says_about_the_decisions(srepr, vectors, here):
+    words = ["predict", vectors / "run", vectors / "data.npz", "--prior", "estimate", "--coverage", 0.99]
+    answer = srepr(*words, "--html", "page.html")
+    told = [line.removeprefix("srepr: ") for line in answer.err.splitlines()]
+    assert told[0].startswith("class prior estimated from 210 inputs: ")
+    assert "borrow" in told[1]
+    assert content(here / "page.html")["sentences"][1:] == [told[0].capitalize()[:1] + told[0][1:], told[1]]
+
+
 def test_sets_and_rejected_rows_are_marked_and_the_headings_sort(srepr, visit, vectors, here):
     words = ["predict", vectors / "run", vectors / "data.npz", "--coverage", 0.9, "--reject", 0.3]
     assert srepr(*words, "--html", "page.html", "-o", "rows.csv").code == 0

@@ -204,9 +204,9 @@ def test_a_fine_tuning_starts_from_a_solved_classifier_that_does_not_fit_everyth
     rates = ("--optim.lr", 1e-12, "--optim.swa-lr", 1e-12)
     assert srepr("train", pictures, *words, *rates, "--out", run).code == 0
     frozen = open_run(photographed, quiet=True)
-    train = frozen.networks["swa"].features(
-        frozen.data.train, "deterministic", Retrain(samples=1), augment=True
-    ).epoch(0)
+    train = (
+        frozen.networks["swa"].features(frozen.data.train, "deterministic", Retrain(samples=1), augment=True).epoch(0)
+    )
     X, y = torch.tensor(train.mean), torch.from_numpy(train.labels)
     layer, penalty = torch.nn.Linear(X.shape[1], 3), 10 * default_penalty(3)
     wanted = package.retrain(layer, (X, y), "la", balance="none", penalty=penalty)

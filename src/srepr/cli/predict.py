@@ -76,10 +76,11 @@ class PredictCommand:
         how: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "quiet": quiet}
         if self.coverage is not None:
             classifier.thresholds(self.coverage, self.sets or FORM)  # a mistake in them is told at once
-        estimate = None
+        estimate, told = None, list[str]()
         if self.prior == "estimate":
             estimate = classifier.estimate_prior(inputs, **how)
-            tell(in_words(estimate, about.class_names))
+            told.append(in_words(estimate, about.class_names))
+            tell(told[-1])
             classifier = classifier.with_prior(estimate)
         elif self.prior is not None:
             classifier = classifier.with_prior(read_prior(self.prior, about))
@@ -87,7 +88,8 @@ class PredictCommand:
         if self.coverage is not None:
             thresholds = classifier.thresholds(self.coverage, self.sets or FORM)
             if thresholds.note:
-                tell(thresholds.note)
+                told.append(thresholds.note)
+                tell(told[-1])
         rows = classifier.rows(inputs, top=self.top, thresholds=thresholds, costs=costs, **how)
         names = columns(self.top, sets=thresholds is not None, costs=costs is not None)
         form = self.format or ("jsonl" if self.out is not None and self.out.suffix == ".jsonl" else "csv")
@@ -105,7 +107,7 @@ class PredictCommand:
         if self.html is not None:
             for _ in rows:  # those that no file has taken
                 pass
-            write_predictions(self.html, self.model.name, inputs, doubtful, names, thresholds)
+            write_predictions(self.html, self.model.name, inputs, doubtful, names, thresholds, told)
             print(f"The page is {self.html}")
 
     def _check(self) -> None:

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from torch import Tensor
 
 from srepr.decisions.conformal import Thresholds
 from srepr.decisions.costs import Costs, decide
+from srepr.prediction import Prediction, Row, columns
+
+
+def rows_of(
+    answer: Prediction,
+    inputs: Sequence[str],
+    names: Sequence[str],
+    top: int = 1,
+    thresholds: Thresholds | None = None,
+    costs: Costs | None = None,
+) -> Iterator[Row]:
+    """A row for each of these inputs, of which the classes have these names; the numbers have six digits.
+
+    >>> import torch
+    >>> answer = Prediction(torch.tensor([[0.2, 0.8]]), torch.tensor([2.0]), torch.tensor([0.2]))
+    >>> list(rows_of(answer, ["1.jpg"], ["wren", "crow"]))
+    [{'input': '1.jpg', 'label': 'crow', 'probability': 0.8, 'uncertainty': 0.2}]
+    """
+    keys = columns(top, sets=thresholds is not None, costs=costs is not None)
+    best = answer.probabilities.topk(top)
+    numbers = (best.values, best.indices, answer.uncertainty)
+    more = decided(answer.probabilities, names, thresholds, costs)
+    told = zip(inputs, *(values.tolist() for values in numbers), more, strict=True)
+    for name, shares, labels, uncertainty, decisions in told:
+        first, *others = ((names[k], six_digits(p)) for k, p in zip(labels, shares, strict=True))
+        values = [name, *first, six_digits(uncertainty), *chain(*others), *decisions]
+        yield dict(zip(keys, values, strict=True))
 
 
 def decided(p: Tensor, names: Sequence[str], thresholds: Thresholds | None, costs: Costs | None) -> list[list[Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,13 +34,15 @@ class Held(NamedTuple):
         """The number K of classes."""
         return self.logits.shape[1]
 
-    def checked(self, classes: int) -> Held:
-        """The same, if it is of so many classes; else an InputError."""
-        fits = self.logits.ndim == 2 and self.labels.shape == self.logits.shape[:1] and self.classes == classes
+    def checked(self, classes: int | None) -> Held:
+        """The same, if it is of so many classes, where that is known; else an InputError."""
+        fits = self.logits.ndim == 2 and self.labels.shape == self.logits.shape[:1] and classes in (None, self.classes)
         if not fits or not self.logits.isfinite().all() or len(self.labels) == 0:
-            raise InputError(f"the held-out examples are not finite logits of {classes} classes with their labels")
-        if self.labels.dtype != torch.int64 or not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
-            raise InputError(f"the labels of the held-out examples do not lie in 0 .. {classes - 1}")
+            of = "" if classes is None else f" of {classes} classes"
+            raise InputError(f"the held-out examples are not finite logits{of} with their labels")
+        last = self.classes - 1
+        if self.labels.dtype != torch.int64 or not 0 <= int(self.labels.min()) <= int(self.labels.max()) <= last:
+            raise InputError(f"the labels of the held-out examples do not lie in 0 .. {last}")
         if self.distances is not None and not (
             self.distances.shape == self.labels.shape
             and self.distances.is_floating_point()
@@ -61,3 +63,17 @@ class Held(NamedTuple):
             rows = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:count].sort().values
         distances = None if self.distances is None else self.distances[rows].float()
         return Held(self.logits[rows].float(), self.labels[rows], distances)
+
+
+def as_held(given: Any, classes: int | None) -> Held:
+    """What a user calls held-out examples, as tensors on the CPU; an InputError if they cannot be that.
+
+    >>> as_held(Held([[2.0, 0.0]], [1]), classes=2).labels
+    tensor([1])
+    """
+    try:
+        held = Held(*(None if part is None else torch.as_tensor(part).detach().cpu() for part in given))  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError("`held` must be a Held(logits, labels) of arrays of numbers") from None
+    whole = held.labels.dtype in (torch.uint8, torch.int8, torch.int16, torch.int32)
+    return (held._replace(labels=held.labels.long()) if whole else held).checked(classes)

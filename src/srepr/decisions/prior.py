@@ -33,9 +33,10 @@ Exp(1), class k gets an input of its own, of a weight from Gamma(c m_k), and the
 the classes of the inputs are certain, these are the quantiles of Dir(g). The bound prefers a large c. So the grid is
 drawn from with a sixteenth of it: the intervals are wide rather than narrow. Less than 1/20 of an input is nothing.
 
-Whether label shift explains the inputs is tested by their confidence max_k p_k after the adjustment. D is the largest
-difference between its distribution function on the inputs and on the held-out examples, re-weighted to the shares q
-(Kolmogorov and Smirnov). Its distribution under label shift alone comes from inputs and held-out examples that are
+Whether label shift explains the inputs is tested by their probabilities after the adjustment: the largest one, and
+those of the `JUDGED` classes with the largest shares. D is the largest difference between the distribution functions
+of one of them on the inputs and on the held-out examples, re-weighted to the shares q (Kolmogorov and Smirnov); the
+statistic is the sum of D^2. Its distribution under label shift alone comes from inputs and held-out examples that are
 both drawn from the held-out examples, the inputs with the shares q, and estimated alike, with this c and a. At a
 p-value of at most `LEVEL`, the note says so.
 """
@@ -67,7 +68,7 @@ TEMPERED, NOTHING = 1 / 16, 1 / 20
 """Of the bound, for the draws; of an input. The first was chosen where `CONFUSION` was, by the coverage."""
 TINY = 1e-3
 """The smallest training share, as a multiple of the mean one."""
-LEVEL = 0.01
+LEVEL, JUDGED = 0.01, 20
 FEW = 30  # inputs or held-out examples, effectively: fewer are not tested
 TOLERANCE, ROUGH, ITERATIONS = 1e-6, 1e-3, 1000  # of the sum of changes of the shares
 CELLS = 1 << 22  # numbers held at once: inputs x draws
@@ -92,7 +93,7 @@ class PriorEstimate:
     p_value: float | None
     """How probable so large a misfit is if only the class shares have changed; None if it was not tested."""
     note: str
-    """In words: whether label shift explains the inputs, and what a user should know."""
+    """In words: whether something speaks against label shift, and what a user should know."""
 
 
 def estimate_prior(
@@ -281,17 +282,20 @@ class _Reference(NamedTuple):
     likelihood: Tensor
 
 
-def _confidence(p: Tensor, expects: Tensor, q: Tensor) -> Tensor:
+def _judged(p: Tensor, expects: Tensor, q: Tensor, classes: Tensor) -> Tensor:
+    """The largest adjusted probability and those of some classes [1 + C, N], from probabilities [N, K]."""
     adjusted = p * (q / expects)
-    return adjusted.amax(1) / adjusted.sum(1)
+    return torch.cat([adjusted.amax(1, keepdim=True), adjusted[:, classes]], 1).T / adjusted.sum(1)
 
 
 def _distance(inputs: Tensor, reference: Tensor, weights: Tensor) -> float:
-    """The largest difference between the distribution functions of two samples, the second one weighted."""
-    values, order = torch.cat([inputs, reference]).sort()
-    steps = torch.cat([torch.full_like(inputs, 1 / len(inputs)), -weights / weights.sum()])[order].cumsum(0)
-    last = torch.cat([values[1:] > values[:-1], torch.tensor([True])])  # equal values make one step
-    return float(steps[last].abs().max())
+    """The sum of D^2 over C variables, of inputs [C, N] and reference examples [C, H] with weights [H]."""
+    values, order = torch.cat([inputs, reference], 1).sort(1)
+    each = weights.new_full((inputs.shape[1],), 1 / inputs.shape[1])
+    steps = torch.cat([each, -weights / weights.sum()])[order].cumsum(1)
+    within = torch.zeros_like(values, dtype=torch.bool)  # equal values make one step
+    within[:, :-1] = values[:, 1:] == values[:, :-1]
+    return float(steps.masked_fill(within, 0.0).abs().amax(1).square().sum())
 
 
 def _misfit(p: Tensor, held: _Reference, e: Tensor, mixes: Mixes, chance: np.random.Generator) -> float | None:
@@ -301,7 +305,8 @@ def _misfit(p: Tensor, held: _Reference, e: Tensor, mixes: Mixes, chance: np.ran
     weights = q / numbers.clamp(min=1)
     if len(p) < FEW or float(weights[y].sum() ** 2 / weights[y].square().sum()) < FEW:
         return None
-    found = _distance(_confidence(p, e, q), _confidence(held.probabilities, e, q), weights[y])
+    judged = q.topk(min(JUDGED, len(q))).indices
+    found = _distance(_judged(p, e, q, judged), _judged(held.probabilities, e, q, judged), weights[y])
     order, first, sizes = y.argsort().numpy(), (numbers.cumsum(0) - numbers).long().numpy(), numbers.long().numpy()
     present = np.where(sizes > 0, q.numpy(), 0.0)
     classes = np.repeat(np.arange(len(sizes)), sizes)
@@ -316,7 +321,7 @@ def _misfit(p: Tensor, held: _Reference, e: Tensor, mixes: Mixes, chance: np.ran
         counts = chance.multinomial(len(p), present / present.sum())
         rows, others = examples(np.repeat(np.arange(len(sizes)), counts)), examples(classes)
         shares = em(held.likelihood[rows], even, pseudo, start=q, tolerance=ROUGH)[0]
-        one, other = (_confidence(held.probabilities[some], e, shares) for some in (rows, others))
+        one, other = (_judged(held.probabilities[some], e, shares, judged) for some in (rows, others))
         greater += _distance(one, other, (shares / numbers.clamp(min=1))[y[others]]) >= found
     return (1 + greater) / (1 + times)
 
@@ -340,5 +345,5 @@ def _note(different: int, mixes: Mixes, blind: bool, p_value: float | None) -> s
             " than the class shares. Do not rely on the estimate."
         )
     else:
-        lines.append(f"Label shift explains the inputs (p = {p_value:.2f}).")
+        lines.append(f"Nothing speaks against label shift (p = {p_value:.2f}).")
     return " ".join(lines)

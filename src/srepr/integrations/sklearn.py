@@ -147,9 +147,10 @@ class LongTailClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given |= {"width": self.hidden, "dropout": self.dropout}
         given = {name: value for name, value in given.items() if value is not None}
         settings = Training(members=self.samples, weight_decay=self.weight_decay, **given)
-        network, choice = stack(inputs.flatten(1), labels, settings, seed=seed)
-        classifier = Classifier(nn.Sequential(nn.Flatten(), network), classes=len(self.classes_)).eval()
-        classifier.choice = choice
+        found = stack(inputs.flatten(1), labels, settings, seed=seed)
+        network = nn.Sequential(nn.Flatten(), found.network)
+        classifier = Classifier(network, classes=len(self.classes_), held=found.held).eval()
+        classifier.choice = found.choice
         return classifier
 
     def _trained(self, inputs: Tensor, labels: Array, seed: int) -> Classifier:

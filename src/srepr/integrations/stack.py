@@ -20,7 +20,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from srepr.calibration import class_weights
 from srepr.config import default_penalty
 from srepr.data.inputs import seeded
 from srepr.data.longtail import Labels
+from srepr.decisions.held import Held
 from srepr.features import EpochFeatures
 from srepr.integrations.ensemble import Training, balanced_nll, train
 from srepr.models.members import Members, Pieces, cut
@@ -87,12 +88,22 @@ class Stack(nn.Module):
         return torch.stack([weight * model(x) for weight, model in zip(self.weights, self.models, strict=True)]).sum(0)
 
 
-def stack(x: Tensor, labels: Labels, settings: Training, *, seed: int) -> tuple[Stack, list[dict[str, Any]] | None]:
-    """The best model of standardized rows [N, D] in float64, and the table of the candidates if there was a choice."""
+class Stacked(NamedTuple):
+    """The best model of a table."""
+
+    network: Stack
+    choice: list[dict[str, Any]] | None = None
+    """The table of the candidates, if there was a choice."""
+    held: Held | None = None
+    """What the candidates together said about rows that they had not seen."""
+
+
+def stack(x: Tensor, labels: Labels, settings: Training, *, seed: int) -> Stacked:
+    """The best model of standardized rows [N, D] in float64."""
     counts, settings = np.bincount(labels), settings.suited(len(labels))
     fold = deal_folds(x.numpy(), labels, settings.members, seed=seed)
     if (fold < 0).all():  # no class has two different rows
-        return Stack([line(x, labels, fold, None).model], torch.ones(1, dtype=torch.float64)), None
+        return Stacked(Stack([line(x, labels, fold, None).model], torch.ones(1, dtype=torch.float64)))
     count = PIECES if PIECES * x.shape[1] <= MOST_PIECES else 1
     pieces = cut(x.numpy(), 1 / counts[labels], count)
     candidates = [line(x, labels, fold, None)]
@@ -153,7 +164,7 @@ def line(x: Tensor, labels: Labels, fold: Labels, pieces: Pieces | None) -> Cand
     return Candidate(name=name, model=model, logits=found, judged=judged, about={"penalty": penalty})
 
 
-def combine(candidates: Sequence[Candidate], labels: Tensor) -> tuple[Stack, list[dict[str, Any]]]:
+def combine(candidates: Sequence[Candidate], labels: Tensor) -> Stacked:
     """The weighted candidates, the line first, and the table of the choice; a warning if none beats chance."""
     judged = torch.stack([candidate.judged for candidate in candidates]).all(0)
     labels = labels[judged]
@@ -184,7 +195,7 @@ def combine(candidates: Sequence[Candidate], labels: Tensor) -> tuple[Stack, lis
     ]
     used = weights > NEGLIGIBLE
     models = [candidate.model for candidate, use in zip(candidates, used, strict=True) if use]
-    return Stack(models, weights[used]), table
+    return Stacked(Stack(models, weights[used]), table, Held(mixed, labels).limited())
 
 
 def smoothed_nll(logits: Tensor, labels: Tensor) -> Tensor:

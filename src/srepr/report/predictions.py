@@ -62,8 +62,12 @@ def write_predictions(
     doubtful: Doubtful,
     columns: Sequence[str],
     thresholds: Thresholds | None = None,
+    told: Sequence[str] = (),
 ) -> None:
-    """Write the page about these rows, whole or not at all; `columns` are their keys."""
+    """Write the page about these rows, whole or not at all; `columns` are their keys.
+
+    `told` is what the user was told about the decisions.
+    """
     examples, rows = inputs.examples, []
     for index, row in doubtful.rows():
         name = examples.excerpt(index) or row["input"]  # the name of a text is the whole of it
@@ -71,6 +75,7 @@ def write_predictions(
     sentences = []
     if thresholds is not None:
         sentences.append(f"A set has the right label with a probability of {100 * thresholds.coverage:g} %.")
+    sentences += [one[:1].upper() + one[1:] for one in told]
     content: dict[str, Any] = {
         "model": model,
         "columns": list(columns),

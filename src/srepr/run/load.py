@@ -57,6 +57,8 @@ def load(path: str | Path, head: str | None = None) -> Classifier:
         if head is not None:
             raise InputError(f"{path} holds a single classifier. Leave `head` out.")
         return checkpoints.load_classifier(path)
+    if path.is_file():
+        raise InputError(f"{path} is not a run folder or a .safetensors file. Pass one of these.")
     name, note = find_head(path, head, name_others=True)
     if not note:
         return checkpoints.load_classifier(path / STAGE_1[name])  # type: ignore[index]
