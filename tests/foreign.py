@@ -128,6 +128,55 @@ def lines(classes):
     return [classes]
 
 
+def lazy(classes):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(classes))
+
+
+class Choosy(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.fc = build(8), nn.Linear(8, classes)
+
+    def forward(self, x):
+        x = self.body(x)
+        return self.fc(x if float(x.sum()) > 0 else -x)
+
+
+def half(classes):
+    return build(classes).half()
+
+
+def broken(classes):
+    raise ValueError("no such\\nwidth")
+
+
+class Tuple(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x), x
+
+
+def pair(classes):
+    return Tuple(build(classes))
+
+
+class Random(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.body, self.fc = build(8), nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.fc(nn.functional.dropout(self.body(x)))
+
+
+class Two(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.a, self.b = build(classes), build(classes)
+
+    def forward(self, x):
+        return self.a(x) + self.b(x)
+
+
 def without_bias(classes):
     return nn.Sequential(nn.Flatten(), nn.LazyLinear(4), nn.Linear(4, classes, bias=False))
 '''

@@ -112,6 +112,11 @@ def test_the_portable_tokenizer_cuts_off_and_pads_to_the_longest(about):
         ("t.csv", b"text,label,split\na,x,train\nb,y,test\n", "class 'y' has no training rows"),
         ("t.csv", "text,label\nfünf,x\n".encode("latin-1"), "t.csv is not UTF-8"),
         ("t.csv", b"text,label\n", "has no training rows"),
+        (
+            "t.csv",
+            b"text;label\na;x\n",
+            "has no column 'path' or 'text'. Its columns must be path,label or text,label, wi",
+        ),
         ("t.jsonl", b'{"text": "a", "label": "x"}\n{"text": \n', "line 2: no JSON"),
         ("t.jsonl", b'{"text": "a", "label": "x"}\n["b"]\n', "line 2: not an object"),
         ("t.jsonl", b'{"text": 5, "label": "x"}\n', "line 1: the text is not a string"),
@@ -126,6 +131,26 @@ def test_what_is_wrong_with_a_file_of_texts_is_one_line(srepr, tmp_path, name, c
     complaint = srepr("train", tmp_path / name, "--network", "hf:nowhere", "--out", tmp_path / "R").complaint
     assert message in complaint
     assert message in srepr("data", "check", tmp_path / name).complaint
+
+
+def test_every_line_that_is_wrong_is_listed(srepr, tmp_path):
+    (tmp_path / "t.jsonl").write_text('{"text": "a", "label": "x"}\n{"text": 5, "label": "x"}\n{oops\n{"text": "b"}\n')
+    answer = srepr("data", "check", tmp_path / "t.jsonl")
+    assert "t.jsonl has 3 problems" in answer.complaint
+    assert [line.split(":")[0][-6:] for line in answer.out.splitlines()] == ["line 2", "line 3", "line 4"]
+
+
+def test_a_text_may_be_as_long_as_a_book(tmp_path):
+    text = "word, " * 40_000 + "end"
+    data = load(write_texts(tmp_path / "books.csv", [(text, "long"), ("a", "short")]))
+    assert data.train.texts == (text, "a")
+
+
+def test_the_suffix_may_be_in_capitals(srepr, tmp_path):
+    assert load(write_texts(tmp_path / "BIRDS.CSV")).class_names == ("crow", "owl", "wren")
+    assert read_texts(write_texts(tmp_path / "OTHER.CSV")) == read_texts(tmp_path / "BIRDS.CSV")
+    (tmp_path / "BIRDS.JSONL").write_text('{"text": "a", "label": "x"}\n{"text": "b"}\n')
+    assert "line 2: the label is empty" in srepr("data", "check", tmp_path / "BIRDS.JSONL").complaint
 
 
 def test_texts_without_a_network_that_reads_them(srepr, tmp_path):

@@ -229,6 +229,12 @@ def test_trials_are_random_and_where_there_are_data_real(run, tmp_path):
     assert len(trial_inputs(tmp_path / "model.safetensors", raw, about)) == 2
 
 
+def test_a_run_of_fewer_examples_than_trials_is_exported(srepr, tmp_path):
+    np.savez(tmp_path / "two.npz", x=np.eye(2, dtype=np.float32), y=[0, 1])
+    assert srepr("train", tmp_path / "two.npz", "--network", "linear", "--out", tmp_path / "run").code == 0
+    assert srepr("export", tmp_path / "run", "--format", "onnx", "-o", tmp_path / "two").code == 0
+
+
 @pytest.mark.parametrize("missing", ["onnx", "onnxruntime", "onnxscript"])
 def test_without_the_extra_it_says_how_to_get_it(srepr, run, tmp_path, monkeypatch, missing):
     monkeypatch.setitem(sys.modules, missing, None)

@@ -339,11 +339,31 @@ def test_without_transformers_it_says_how_to_get_it(srepr, here, tmp_path, monke
         ("nets_of_mine:lines", "returns a list. It must return an nn.Module"),
         ("nets of mine:build", "nets of mine:build is no function"),
         ("nets_of_mine:without_bias", "Make it an nn.Linear with a bias"),
+        ("nets_of_mine:broken", "nets_of_mine:broken fails (ValueError: no such width). Correct the function"),
+        ("nets_of_mine:pair", "nets_of_mine:pair: the network returns a tuple. Let it return the logits, a tensor"),
+        ("nets_of_mine:Random", "gives other logits for the same inputs each time. Leave out what is random in it"),
+        ("nets_of_mine:Two", "nets_of_mine:Two: no layer, or more than one, gives the logits. End in an nn.Linear"),
     ],
 )
 def test_a_function_that_builds_no_network_is_one_line(srepr, here, tmp_path, monkeypatch, name, message):
     monkeypatch.chdir(here)
     assert message in srepr("train", here / "photos", "--network", name, "--out", tmp_path / "R").complaint
+
+
+@pytest.mark.no_cover
+def test_a_decoder_that_classifies_texts_is_trained(srepr, here, tmp_path):
+    """Its classifier has no bias in the file; here it gets one."""
+    folder = shutil.copytree(here / "bert", tmp_path / "gpt2")
+    size = transformers.AutoConfig.from_pretrained(folder).vocab_size
+    config = transformers.GPT2Config(vocab_size=size, n_embd=16, n_layer=1, n_head=2, n_positions=24, num_labels=5)
+    config.bos_token_id = config.eos_token_id = 3
+    (folder / "model.safetensors").unlink()
+    transformers.GPT2ForSequenceClassification(config).save_pretrained(folder)
+    assert srepr("train", here / "birds.csv", "--network", f"hf:{folder}", "--out", tmp_path / "run").code == 0
+    network, about = load_model(tmp_path / "run" / "representation.safetensors")
+    assert about.classifier == "model.score"
+    stored = load_file(folder / "model.safetensors")
+    assert network.model.transformer.wte.weight.equal(stored["transformer.wte.weight"])
 
 
 def test_the_current_folder_is_importable_only_in_training(srepr, here, tmp_path, monkeypatch):
@@ -354,6 +374,51 @@ def test_the_current_folder_is_importable_only_in_training(srepr, here, tmp_path
     monkeypatch.delitem(__import__("sys").modules, "nets_of_mine")
     complaint = srepr("retrain", run).complaint
     assert complaint.startswith("nets_of_mine:build: there is no module nets_of_mine. Install it, or put its folder")
+
+
+def test_a_network_in_half_precision_is_used_in_single_precision(srepr, here, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(here)
+    words = ("train", here / "photos", "--network", "nets_of_mine:half", "--freeze", "none", "--epochs", 1, *ALONE)
+    assert srepr(*words, "--out", tmp_path / "run").code == 0
+    assert srepr("predict", tmp_path / "run", here / "photos" / "owl", *ALONE).code == 0
+
+
+@pytest.mark.no_cover
+@pytest.mark.parametrize("form", ["torch", "onnx"])
+def test_a_network_that_torch_cannot_export_is_one_line(srepr, here, tmp_path, monkeypatch, form):
+    monkeypatch.syspath_prepend(here)
+    words = ("train", here / "photos", "--network", "nets_of_mine:Choosy", *ALONE, "--out", tmp_path / "run")
+    assert srepr(*words).code == 0
+    answer = srepr("export", tmp_path / "run", "--format", form, "-o", tmp_path / "model")
+    line = answer.err.splitlines()[-1]
+    assert answer.code == 2
+    assert line.startswith(f"srepr: torch cannot export this network as {form} (")
+    assert line.endswith("). Export it as safetensors.")
+
+
+def test_the_weights_of_lazy_layers_are_the_same_each_time(here, monkeypatch):
+    monkeypatch.syspath_prepend(here)
+    data = load(here / "photos", image_size=32)
+    digests = []
+    for _ in range(2):
+        torch.rand(1)
+        digests.append(pretrained_network("nets_of_mine:lazy", data).digest)
+    assert digests[0] == digests[1]
+
+
+def test_a_network_that_is_random_each_time_is_refused(srepr, here, tmp_path):
+    """ViTMAE hides patches, also when it is not trained."""
+    config = transformers.ViTMAEConfig(
+        image_size=32, patch_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+    )
+    transformers.ViTMAEModel(config).save_pretrained(tmp_path / "mae")
+    shutil.copy(here / "vit" / "preprocessor_config.json", tmp_path / "mae")
+    sides = json.loads((tmp_path / "mae" / "preprocessor_config.json").read_text())
+    sides["size"] = {"height": 32, "width": 32}
+    (tmp_path / "mae" / "preprocessor_config.json").write_text(json.dumps(sides))
+    words = ("train", here / "photos", "--network", f"hf:{tmp_path / 'mae'}", "--out", tmp_path / "R")
+    complaint = srepr(*words).complaint
+    assert "mae gives other features for the same images each time. Choose another --network." in complaint
 
 
 def test_a_function_says_what_its_inputs_are(here, monkeypatch):

@@ -63,6 +63,7 @@ def test_what_does_not_fit_is_refused(srepr, trained, tmp_path):
     words = ["--from", trained, "--out", run]
     assert "takes inputs (1, 8, 8)" in srepr("train", tmp_path / "two.npz", *words).complaint
     assert "--baseline" in srepr("train", "digits-lt", "--baseline", *words).complaint
+    assert "Leave --network out" in srepr("train", "digits-lt", "--network", "resnet20", *words).complaint
     assert "does not exist" in srepr("train", "digits-lt", "--from", tmp_path / "no.pth", "--out", run).complaint
     assert not run.exists()
 

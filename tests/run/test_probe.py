@@ -223,6 +223,12 @@ def test_a_layer_that_is_not_there_is_named(srepr, pictures, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_something_is_left_to_train(srepr, tmp_path):
+    words = ("--freeze", "conv1,bn1,layer1,layer2,layer3,fc", "--out", tmp_path / "run")
+    assert "--freeze names every layer" in srepr("train", "digits-lt", *words).complaint
+    assert not (tmp_path / "run").exists()
+
+
 def test_random_weights_are_not_frozen(srepr, tmp_path):
     answer = srepr("train", "digits-lt", "--freeze", "body", "--out", tmp_path / "run")
     assert "--freeze is body, and the network has random weights" in answer.complaint

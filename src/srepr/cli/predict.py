@@ -15,14 +15,15 @@ from srepr.errors import InputError, tell
 
 @dataclass(frozen=True, kw_only=True)
 class PredictCommand:
-    """Predict label, probability and uncertainty of images, folders, a CSV file or arrays, one row per input."""
+    """Predict label, probability and uncertainty of images, texts, vectors or whole folders, one row per input."""
 
     EXAMPLE: ClassVar[str] = "srepr predict runs/birds photos -o birds.csv --top 3"
 
     model: Positional[Annotated[Path, arg(metavar="RUN|MODEL.safetensors")]]
     """Run folder, or a model written by `srepr export`."""
     inputs: Positional[Annotated[tuple[Path, ...], arg(metavar="INPUT...")]]
-    """Images, folders (searched recursively), a CSV with a column `path` or with numbers, or an .npz or .npy file."""
+    """Images, folders (searched recursively), a CSV with a column `path` or `text` or with numbers, a .jsonl or .txt
+    file of texts, or an .npz or .npy file."""
     head: str | None = None
     """Head of the run; default: srepr, or else the newest on the averaged network. swa and sgd are the networks of
     stage 1."""
@@ -116,7 +117,7 @@ class PredictCommand:
 
         if not self.inputs:
             raise InputError(
-                "there is nothing to predict. Pass images, folders, a CSV file or arrays after the model."
+                "there is nothing to predict. Pass images, folders, texts or arrays in a file after the model."
             )
         if self.sets is not None and self.coverage is None:
             raise InputError("`sets` is the form of sets of labels. Set their `coverage` too, for example to 0.9.")

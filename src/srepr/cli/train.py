@@ -86,11 +86,13 @@ def train_default(words: Sequence[str]) -> TrainCommand:
     """
     paths = ("--out", "--data-dir", "--from")
     named = [word for before, word in itertools.pairwise(["", *words]) if before not in paths]
-    table = "mlp" in named or any(word.endswith(".npz") and holds_vectors(Path(word)) for word in named)
+    table = "mlp" in named or any(word.lower().endswith(".npz") and holds_vectors(Path(word)) for word in named)
     chosen = [word for before, word in itertools.pairwise(words) if before == "--network"]
     chosen += [word.removeprefix("--network=") for word in words if word.startswith("--network=")]
     network = next(filter(is_pretrained, chosen), None)
     from_file = any(word.split("=")[0] == "--from" for word in words)
+    if from_file and chosen:
+        raise InputError("--from brings its own network. Leave --network out.")
     if not chosen and not table and not from_file:
         network = "efficientnet-lite0" if holds_photos(named) and has_weights() else None
     recipe = next((RECIPES[word] for word in named if word in RECIPES), TABLE if table else Train(source=""))
@@ -131,7 +133,7 @@ def holds_photos(named: Sequence[str]) -> bool:
     False
     """
     paths = [Path(word) for word in named if not word.startswith("-")]
-    return not any(word in RECIPES for word in named) and any(p.is_dir() or p.suffix == ".csv" for p in paths)
+    return not any(word in RECIPES for word in named) and any(p.is_dir() or p.suffix.lower() == ".csv" for p in paths)
 
 
 def has_weights() -> bool:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from srepr.data import folder, table
+from srepr.data import folder, table, texts
 from srepr.data.cifar import wrong_files
 from srepr.data.cifar_files import LAYOUTS
 from srepr.data.files import Survey, reasons, why_bad
 from srepr.data.sources import NAMED, load
 from srepr.errors import InputError, reading
+
+SURVEYS = {"": folder.survey, ".csv": table.survey, ".jsonl": texts.survey}
+"""Sources whose every problem is found, by path suffix; a folder has none."""
 
 
 def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str]:
@@ -27,9 +30,10 @@ def check(source: str | Path, *, data_dir: str | Path | None = None) -> list[str
             if wrong:
                 return wrong
         path, is_folder = Path(source), os.path.isdir(source)  # noqa: PTH112 (that of a Path fails on long names)
-        if str(source) not in NAMED and (is_folder or (path.suffix == ".csv" and os.path.isfile(path))):  # noqa: PTH113
+        kind = "" if is_folder else path.suffix.lower() or "no suffix"
+        if str(source) not in NAMED and kind in SURVEYS and (is_folder or os.path.isfile(path)):  # noqa: PTH113
             with reading(path):
-                return faults((folder if is_folder else table).survey(path))
+                return faults(SURVEYS[kind](path))
         data = load(source, data_dir=data_dir, skip_bad_images=True)
     except InputError as error:
         return [str(error)]

@@ -166,7 +166,7 @@ def _read(
 ) -> LongTailData:
     path = Path(source)
     if entry is None:
-        kind = "" if os.path.isdir(path) else path.suffix or "no suffix"  # noqa: PTH112
+        kind = "" if os.path.isdir(path) else path.suffix.lower() or "no suffix"  # noqa: PTH112
         if not os.path.exists(path):  # noqa: PTH110 (that of a Path fails on names that no file can have)
             raise unknown("data set", source, NAMED, hint=", or the path of a folder, .csv, .jsonl or .npz")
         if kind not in OWN:

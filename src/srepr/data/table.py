@@ -14,7 +14,7 @@ from srepr.data.files import Listing, Survey, surveyed
 from srepr.data.tokens import TextExamples
 from srepr.errors import InputError, check
 from srepr.storage.files import as_written
-from srepr.storage.outside import open_text
+from srepr.storage.outside import LARGEST_TEXT, open_text
 
 Kind = Literal["path", "text"]
 COLUMNS = ("path", "text", "label", "split")
@@ -84,6 +84,7 @@ def csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
     An apostrophe that keeps a cell from being a formula is taken off (`srepr.storage.files.no_formula`).
     """
     with open_text(path) as lines:
+        csv.field_size_limit(LARGEST_TEXT)  # of the process: a text may be longer than the 131,072 characters of csv
         rows = csv.reader(lines)
         try:
             for cells in rows:
@@ -107,8 +108,9 @@ def listed(path: Path, rows: Iterable[Row], columns: Collection[str], kind: Kind
     root = path.parent if kind == "path" else None
     for column in (kind, "label"):
         if column not in columns:
-            words = "path,label or text,label; perhaps also split"
-            return Survey(root, {}, [], [f"{path} has no column {column!r}. Its columns must be {words}"])
+            name = "'path' or 'text'" if column == "path" else repr(column)
+            words = "path,label or text,label, with commas between them; perhaps also split"
+            return Survey(root, {}, [], [f"{path} has no column {name}. Its columns must be {words}"])
     items: dict[str, list[str]] = {"train": []}
     labels: dict[str, list[str]] = {"train": []}
     faults = []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from srepr.data.about import About
 from srepr.data.dataset import LongTailData
-from srepr.data.table import COLUMNS, Row, csv_rows, text_data
+from srepr.data.files import Survey
+from srepr.data.table import COLUMNS, Row, csv_rows, listed, text_data
 from srepr.data.tokens import TextExamples
 from srepr.errors import InputError
 from srepr.storage.outside import open_text, parse_json
@@ -26,40 +27,65 @@ def read(path: Path) -> LongTailData:
     ('3', 'wren')
     """
     rows = list(json_rows(path))
-    columns = {name for row in rows for name in row.cells} | (set() if rows else {"text", "label"})
-    return text_data(path, rows, columns)
+    return text_data(path, rows, _columns(rows))
 
 
-def json_rows(path: Path) -> Iterator[Row]:
-    """The objects in the lines of a file, with labels as words; blank lines are left out."""
+def survey(path: Path) -> Survey:
+    """The texts in such a file, and what is wrong with its lines."""
+    faults: list[str] = []
+    rows = list(json_rows(path, faults))
+    found = listed(path, rows, _columns(rows), "text")
+    return found._replace(faults=[*faults, *(found.faults if rows or not faults else [])])
+
+
+def _columns(rows: Sequence[Row]) -> set[str]:
+    return {name for row in rows for name in row.cells} | (set() if rows else {"text", "label"})
+
+
+def json_rows(path: Path, faults: list[str] | None = None) -> Iterator[Row]:
+    """The objects in the lines of a file, with labels as words; blank lines are left out.
+
+    A line that is wrong is an error, or one of the `faults` and left out.
+    """
     with open_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
-            where = f"{path}, line {number}:"
-            found = parse_json(line, where)
-            if not isinstance(found, dict):
-                raise InputError(f'{where} not an object. Write {{"text": ..., "label": ...}}')
-            if not isinstance(found.get("text", ""), str):
-                raise InputError(f"{where} the text is not a string. Put it in quotes")
-            cells = {name: found[name] for name in COLUMNS if found.get(name) is not None}
-            for name, value in cells.items():
-                if not isinstance(value, str | int | float):
-                    raise InputError(f"{where} the {name} is not a word or a number. Correct it")
-                if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
-                    raise InputError(f"{where} the {name} has half of a character (a lone surrogate). Correct it")
-            yield Row(number, {name: str(value) for name, value in cells.items()})
+            try:
+                row = Row(number, _cells(line, f"{path}, line {number}:"))
+            except InputError as error:
+                if faults is None:
+                    raise
+                faults.append(str(error))
+                continue
+            yield row
+
+
+def _cells(line: str, where: str) -> dict[str, str]:
+    found = parse_json(line, where)
+    if not isinstance(found, dict):
+        raise InputError(f'{where} not an object. Write {{"text": ..., "label": ...}}')
+    if not isinstance(found.get("text", ""), str):
+        raise InputError(f"{where} the text is not a string. Put it in quotes")
+    cells = {name: found[name] for name in COLUMNS if found.get(name) is not None}
+    for name, value in cells.items():
+        if not isinstance(value, str | int | float):
+            raise InputError(f"{where} the {name} is not a word or a number. Correct it")
+        if isinstance(value, str) and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise InputError(f"{where} the {name} has half of a character (a lone surrogate). Correct it")
+    return {name: str(value) for name, value in cells.items()}
 
 
 def read_texts(path: Path) -> list[str]:
     """The texts of a file: its column `text` (.csv), the `text` of each line (.jsonl), or its lines (.txt)."""
-    if path.suffix not in TEXT_SUFFIXES:
+    kind = path.suffix.lower()
+    if kind not in TEXT_SUFFIXES:
         raise InputError(f"{path}: this network reads texts. Pass them in a .csv, .jsonl or .txt file.")
-    if path.suffix == ".txt":
+    if kind == ".txt":
         with open_text(path) as lines:
             return [line.strip() for line in lines if line.strip()]
     rows = json_rows(path)
-    if path.suffix == ".csv":
+    if kind == ".csv":
         columns, rows = csv_rows(path)
         if "text" not in columns:
             raise InputError(f"{path} has no column 'text'. It must hold the texts.")
@@ -73,7 +99,7 @@ def read_texts(path: Path) -> list[str]:
 
 def read_labelled_texts(path: Path, about: About) -> TextExamples:
     """Texts with labels, to evaluate a network that knows these classes: the test set of the file, or all of it."""
-    if path.suffix == ".jsonl":
+    if path.suffix.lower() == ".jsonl":
         data = read(path)
     else:
         columns, rows = csv_rows(path)

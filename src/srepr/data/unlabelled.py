@@ -53,7 +53,8 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
         # A broken link to an image is a bad image. (Not those of Path, which fail on names that no file can have.)
         linked = os.path.islink(path) and path.suffix.lower() in IMAGE_SUFFIXES  # noqa: PTH114
         if not os.path.exists(path) and not linked:  # noqa: PTH110
-            raise InputError(f"{path} {absence(path)}. Pass images, folders, a CSV file or arrays.")
+            wanted = "a .csv, .jsonl or .txt file" if about.tokenizer else "images, folders, a CSV file or arrays"
+            raise InputError(f"{path} {absence(path)}. Pass {wanted}.")
     with reading(paths[0] if len(paths) == 1 else "one of the inputs"):
         return _read(paths, about, skip_bad_images)
 
@@ -61,7 +62,8 @@ def read_unlabelled(paths: Sequence[Path], about: About, *, skip_bad_images: boo
 def _read(paths: Sequence[Path], about: About, skip_bad_images: bool) -> Unlabelled:
     if about.tokenizer:
         return _from_texts([text for path in paths for text in read_texts(path)], about)
-    arrays = [path for path in paths if path.suffix in (".npy", ".npz") or (path.suffix == ".csv" and _vectors(about))]
+    kinds = (".npy", ".npz", *((".csv",) if _vectors(about) else ()))
+    arrays = [path for path in paths if path.suffix.lower() in kinds]
     if arrays:
         if len(paths) > 1:
             raise InputError(f"{arrays[0]} must be the only input. Predict the others separately.")
@@ -152,7 +154,7 @@ def _files(path: Path) -> list[tuple[str, Path]]:
         if not found:
             raise InputError(f"{path} has no images. Pass a folder that contains images.")
         return [(str(file), file) for file in found]
-    if path.suffix != ".csv":
+    if path.suffix.lower() != ".csv":
         return [(str(path), path)]
     columns, rows = csv_rows(path)
     if "path" not in columns:
@@ -164,7 +166,8 @@ def _files(path: Path) -> list[tuple[str, Path]]:
 
 
 def _from_array(path: Path, about: About) -> Unlabelled:
-    inputs = checked_inputs(f"x in {path}", _table(path, about.shape[0]) if path.suffix == ".csv" else _array(path))
+    found = _table(path, about.shape[0]) if path.suffix.lower() == ".csv" else _array(path)
+    inputs = checked_inputs(f"x in {path}", found)
     labels = np.zeros(len(inputs), dtype=np.int64)
     try:
         examples = ArrayExamples(inputs, labels, about.class_names).prepared(about)
@@ -174,7 +177,7 @@ def _from_array(path: Path, about: About) -> Unlabelled:
 
 
 def _array(path: Path) -> npt.NDArray[Any]:
-    if path.suffix == ".npy":
+    if path.suffix.lower() == ".npy":
         return map_array(path)
     arrays = Archive(path)
     for name in ("x", "x_test"):

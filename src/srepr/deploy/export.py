@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -130,11 +131,14 @@ def export(
         images = len(about.shape) == 3
         facts["inputs"] = RAW_TEXTS if about.tokenizer else RAW_IMAGES if images else RAW_VECTORS
         if form == "torch":
-            content = torch_program(raw, about, facts)
+            with exporting(form):
+                content = torch_program(raw, about, facts)
         else:
             from srepr.integrations.onnx import onnx_graph
 
-            content = onnx_graph(raw, trial_inputs(path, raw, about), facts, opset=opset)
+            trials = trial_inputs(path, raw, about)
+            with exporting(form):
+                content = onnx_graph(raw, trials, facts, opset=opset)
         write_whole(out, lambda temporary: temporary.write_bytes(content))
         written = [out, page]
         if about.tokenizer:
@@ -142,6 +146,27 @@ def export(
             write_text(written[-1], portable(about.tokenizer, about.shape[0]))
     write_text(page, card)
     return written
+
+
+@contextlib.contextmanager
+def exporting(form: Format) -> Iterator[None]:
+    """Turn what torch raises about a network that it cannot export into an InputError; it cannot follow all code.
+
+    >>> with exporting("onnx"):
+    ...     torch.export.export(nn.Linear(2, 3), (torch.zeros(1, 4),))
+    Traceback (most recent call last):
+    srepr.errors.InputError: torch cannot export this network as onnx (...). Export it as safetensors.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        origin = error.__cause__ or error
+        reason = f"{type(origin).__name__}: {str(origin)[:200]}"
+        raise InputError(
+            f"torch cannot export this network as {form} ({reason}). Export it as safetensors."
+        ) from error
 
 
 def torch_program(raw: nn.Module, about: About, facts: dict[str, Any]) -> bytes:
@@ -186,7 +211,7 @@ def trial_inputs(path: Path, raw: nn.Module, about: About) -> list[Raw]:
     assert isinstance(raw, FromRaw)
     batches = [torch.rand(5, *about.shape, generator=torch.Generator().manual_seed(0))]
     with contextlib.suppress(InputError, OSError):
-        batches.append(load_run_data(path).train.load(np.arange(5)) * raw.std + raw.mean)
+        batches.append(training_examples(path) * raw.std + raw.mean)
     return [(batch[:size],) for batch in batches for size in (1, 5)]
 
 
@@ -194,6 +219,12 @@ def trial_texts(path: Path, about: About) -> list[Raw]:
     """Texts to check an export with: short ones, and if available training data, one at a time and together."""
     batches = [token_inputs()]
     with contextlib.suppress(InputError, OSError):
-        ids = load_run_data(path).train.load(np.arange(5))
+        ids = training_examples(path)
         batches.append((ids.clamp(min=0), (ids >= 0).long()))
     return [tuple(tensor[:size] for tensor in batch) for batch in batches for size in (1, 5)]
+
+
+def training_examples(path: Path) -> Tensor:
+    """The first five inputs, or as many as there are, that the run was trained on."""
+    part = load_run_data(path).train
+    return part.load(np.arange(len(part))[:5])

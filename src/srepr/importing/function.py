@@ -14,6 +14,7 @@ from srepr.data.about import About
 from srepr.data.examples import IMAGENET_MEAN, IMAGENET_STD
 from srepr.errors import InputError
 from srepr.models import build
+from srepr.models.call import eval_mode, repeats
 from srepr.models.split import find_classifier
 from srepr.run.description import Start
 
@@ -31,16 +32,10 @@ def function_network(name: str, data: LongTailData) -> Start:
     """
     classes = len(data.class_names)
     with torch.random.fork_rng():
-        torch.manual_seed(0)  # a resumed run starts from the same weights
+        torch.manual_seed(0)  # a resumed run starts from the same weights, also those of lazy layers
         network = build(name, classes)
-    about = described(name, network, data)
-    try:
-        about = replace(about, classifier=find_classifier(network, torch.zeros(2, *about.shape)))
-    except InputError:
-        raise
-    except Exception as error:  # of code that is not ours
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{name} cannot be run on inputs {about.shape}: {reason}. Check the function.") from None
+        about = described(name, network, data)
+        about = replace(about, classifier=classifier_of(name, network, about.shape))
     layer = network.get_submodule(about.classifier)
     if not isinstance(layer, nn.Linear) or layer.bias is None:
         raise InputError(f"{name}: the last layer {about.classifier} is {layer}. Make it an nn.Linear with a bias.")
@@ -50,6 +45,26 @@ def function_network(name: str, data: LongTailData) -> Start:
     for tensor in network.state_dict().values():
         digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return Start(network, about, digest.hexdigest(), trained=False)
+
+
+def classifier_of(name: str, network: nn.Module, shape: tuple[int, ...]) -> str:
+    """The layer that gives the logits, of a network that takes inputs of this shape."""
+    trial = torch.rand(2, *shape)
+    try:
+        with torch.no_grad(), eval_mode(network):
+            output = network(trial)
+        classifier = find_classifier(network, trial)
+        same = repeats(network, trial)
+    except InputError:
+        raise InputError(f"{name}: no layer, or more than one, gives the logits. End in an nn.Linear.") from None
+    except Exception as error:  # of code that is not ours
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"{name} cannot be run on inputs {shape}: {reason}. Check the function.") from None
+    if not isinstance(output, torch.Tensor):
+        raise InputError(f"{name}: the network returns a {type(output).__name__}. Let it return the logits, a tensor.")
+    if not same:
+        raise InputError(f"{name} gives other logits for the same inputs each time. Leave out what is random in it.")
+    return classifier
 
 
 def described(name: str, network: nn.Module, data: LongTailData) -> About:

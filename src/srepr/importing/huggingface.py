@@ -26,6 +26,7 @@ from srepr.data.about import About
 from srepr.data.tokens import LARGEST_TOKEN, TextExamples, encode, tokenizer
 from srepr.errors import InputError, check
 from srepr.importing.checkpoint import report
+from srepr.models.call import repeats
 from srepr.models.huggingface import (
     LEFT_OUT,
     HuggingFace,
@@ -239,7 +240,7 @@ def filled(
         "config": {name: value for name, value in config.items() if name not in LEFT_OUT},
         "task": task,
     }
-    trial = torch.zeros(2, *about.shape)
+    trial = torch.rand(2, *about.shape, generator=torch.Generator().manual_seed(0))
     if task == "text":
         trial = encode(tokenizer(about.tokenizer, about.shape[0]), TRIAL)
         options |= {"pooling": text_pooling(folder), "length": about.shape[0]}
@@ -262,6 +263,8 @@ def filled(
     if missing:
         more = f" and {len(missing) - 1:,} more" if len(missing) > 1 else ""
         raise InputError(f"{folder} lacks the weights {missing[0]}{more} of its network. Fetch it again.")
+    if not repeats(network, trial):  # such as ViTMAE, which hides patches at random
+        raise InputError(f"{folder} gives other features for the same {task}s each time. Choose another `network`.")
     if task == "text" and padding_matters(network, trial):
         options["padded"] = network.padded = True
     return network, options, classifier
@@ -301,7 +304,8 @@ def pooled_layers(count: int) -> list[int]:
 def fill(model: Any, tensors: Mapping[str, Tensor]) -> list[str]:
     """Put the weights of a file into the model, under the names that transformers gives them; returns what is missing.
 
-    A weight of another size, such as that of a classifier for other classes, is missing.
+    A weight of another size, such as that of a classifier for other classes, is missing. One that only srepr
+    has, the bias of a decoder's classifier, stays as it is.
     """
     transformers = library()
     with silent(transformers):
@@ -314,7 +318,7 @@ def fill(model: Any, tensors: Mapping[str, Tensor]) -> list[str]:
         )
     absent = {key if isinstance(key, str) else key[0] for kind in ABSENT for key in found[kind]}
     own, theirs = model.state_dict(), loaded.state_dict()
-    model.load_state_dict({name: own[name] if name in absent else theirs[name] for name in own})
+    model.load_state_dict({name: own[name] if name in absent else theirs.get(name, own[name]) for name in own})
     return [name for name in own if name in absent]
 
 

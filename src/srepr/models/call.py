@@ -46,6 +46,17 @@ def logits_in(model: nn.Module, output: Any) -> Tensor:
     return output
 
 
+def repeats(model: nn.Module, inputs: Any) -> bool:
+    """Whether the model in eval mode gives the same logits for the same inputs again.
+
+    >>> repeats(nn.Dropout(), torch.ones(99))
+    True
+    """
+    with torch.no_grad(), eval_mode(model):
+        first, second = call(model, inputs), call(model, inputs)
+    return torch.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True)
+
+
 def placed(inputs: Any, like: Tensor) -> Any:
     """Inputs on the device of `like`; floating-point inputs also get its dtype."""
     if isinstance(inputs, Tensor):

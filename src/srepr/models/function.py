@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 
 from torch import nn
@@ -23,7 +25,7 @@ def is_function(name: str) -> bool:
 
 
 def build_function(name: str, classes: int) -> nn.Module:
-    """Import the function and call it with the number of classes.
+    """Import the function and call it with the number of classes; the network is used in single precision.
 
     A description in a file of weights may name any function, so those of Python's own library are refused.
 
@@ -40,15 +42,33 @@ def build_function(name: str, classes: int) -> nn.Module:
     module, function = found.groups()
     if module.split(".")[0] in sys.stdlib_module_names:
         raise InputError(f"{name} builds no network. {own}")
+    with calling(name):
+        found_module = import_module(module)
+    if not hasattr(found_module, function):
+        raise InputError(f"{name}: {module} has no function {function}. Check its name")
+    with calling(name):
+        network = getattr(found_module, function)(classes)
+    if not isinstance(network, nn.Module):
+        raise InputError(f"{name} returns a {type(network).__name__}. It must return an nn.Module")
+    return network.float()
+
+
+@contextmanager
+def calling(name: str) -> Iterator[None]:
+    """Turn whatever the code of the function raises into an InputError that names the function.
+
+    >>> with calling("mine:build"):
+    ...     {}["width"]
+    Traceback (most recent call last):
+    srepr.errors.InputError: mine:build fails (KeyError: 'width'). Correct the function
+    """
     try:
-        make = getattr(import_module(module), function)
+        yield
+    except InputError:
+        raise
     except ModuleNotFoundError as error:
         raise InputError(
             f"{name}: there is no module {error.name}. Install it, or put its folder into PYTHONPATH"
-        ) from None
-    except AttributeError:
-        raise InputError(f"{name}: {module} has no function {function}. Check its name") from None
-    network = make(classes)
-    if not isinstance(network, nn.Module):
-        raise InputError(f"{name} returns a {type(network).__name__}. It must return an nn.Module")
-    return network
+        ) from error
+    except Exception as error:  # of code that is not ours
+        raise InputError(f"{name} fails ({type(error).__name__}: {str(error)[:200]}). Correct the function") from error
