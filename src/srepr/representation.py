@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from srepr.config import Optim
-from srepr.errors import InputError, unknown
+from srepr.errors import InputError, check, unknown
 from srepr.models.batchnorm import frozen_norms
 from srepr.models.call import call
 from srepr.posterior import Posterior
@@ -146,6 +146,8 @@ def freeze(network: nn.Module, names: str) -> nn.Module:
         if name not in known:
             raise unknown("layer in `freeze`", name, [name for name, _ in network.named_children()])
         known[name].requires_grad_(False)
+    left = any(parameter.requires_grad for parameter in network.parameters())
+    check(left or not wanted, "`freeze` names every layer, and nothing is left to train. Name fewer.")
     return network
 
 

@@ -308,14 +308,9 @@ def fill(model: Any, tensors: Mapping[str, Tensor]) -> list[str]:
     has, the bias of a decoder's classifier, stays as it is.
     """
     transformers = library()
+    how = {"config": model.config, "state_dict": dict(tensors), "ignore_mismatched_sizes": True}
     with silent(transformers):
-        loaded, found = type(model).from_pretrained(
-            None,
-            config=model.config,
-            state_dict=dict(tensors),
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-        )
+        loaded, found = type(model).from_pretrained(None, output_loading_info=True, **how)
     absent = {key if isinstance(key, str) else key[0] for kind in ABSENT for key in found[kind]}
     own, theirs = model.state_dict(), loaded.state_dict()
     model.load_state_dict({name: own[name] if name in absent else theirs.get(name, own[name]) for name in own})

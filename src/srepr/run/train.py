@@ -29,7 +29,7 @@ from srepr.data.examples import Examples
 from srepr.data.randomness import Stream, uniforms
 from srepr.data.sampling import epoch_batches
 from srepr.data.workers import batches
-from srepr.errors import InputError, check, tell
+from srepr.errors import InputError, tell
 from srepr.models.batchnorm import update_batchnorm
 from srepr.models.hardware import can_compile
 from srepr.models.syncbatchnorm import synchronise_batchnorm
@@ -85,9 +85,7 @@ def train(
     settings = replace(settings, network=about.network)
     check_sizes(settings, data, machine.devices * machine.num_nodes)
     if settings.freeze not in ("body", "none"):  # a layer that is not there is refused before anything is written
-        trial = freeze(build_network(about) if given is None else given.network, settings.freeze)
-        left = any(parameter.requires_grad for parameter in trial.parameters())
-        check(left, "`freeze` names every layer, and nothing is left to train. Name fewer, or body.")
+        freeze(build_network(about) if given is None else given.network, settings.freeze)
     fabric = open_fabric(machine)
 
     leads = process_rank() == 0
