@@ -73,10 +73,11 @@ def train(
     (`srepr.run.probe`).
     """
     machine = as_launched(machine or Machine())
-    data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
+    options = data_options(settings)
+    data = load(settings.source, data_dir=data_dir, seed=settings.seed, **options)
     given = None if start is None else start(data)
     settings = suited(settings, given)
-    if settings.freeze == "body" and settings.data.protocol is None:
+    if data_options(settings) != options:
         data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
         given = None if start is None else start(data)
     if given is not None and given.trained and settings.baseline:
@@ -100,6 +101,8 @@ def train(
             wanted["from"] = given.digest
         facts = folder.data_facts(data, settings.source, data_dir)
         folder.enter_run(out, wanted, {**folder.provenance(), **facts})
+        if given is not None and given.notice:
+            print(given.notice, file=sys.stderr)
         if data.skipped:
             first = f"{data.skipped[0]} is the first" if len(data.skipped) > 1 else data.skipped[0]
             print(f"srepr: skipped {len(data.skipped):,} bad images ({first})", file=sys.stderr)
