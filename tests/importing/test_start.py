@@ -7,7 +7,10 @@ import pytest
 import torch
 
 from srepr.cli import main
+from srepr.errors import InputError
 from srepr.models import resnet8
+from srepr.run.checkpoints import load_model
+from srepr.run.description import Start
 from srepr.run.log import read_log
 from srepr.storage.files import read_json
 from srepr.storage.tensors import load_tensors
@@ -48,6 +51,42 @@ def test_a_model_file_serves_as_well_as_its_run(srepr, collected, trained, tmp_p
     assert srepr("train", "digits-lt", "--from", file, "--epochs", 3, "--out", tmp_path / "same").code == 0
     for name in ("representation.safetensors", "posterior.safetensors"):
         assert (tmp_path / "same" / name).read_bytes() == (collected / name).read_bytes()
+
+
+def test_an_exported_file_gives_its_body_to_other_classes(srepr, trained, tmp_path):
+    """It holds more than the network: what the class mix was, held-out logits and known features."""
+    x = np.random.default_rng(0).integers(0, 256, (60, 8, 8), np.uint8)
+    np.savez(tmp_path / "two.npz", x=x, y=np.arange(60) % 2)
+    run, file = tmp_path / "run", tmp_path / "model.safetensors"
+    for source, words in (("digits-lt", ["--protocol", "holdout"]), (tmp_path / "two.npz", [])):
+        start = file if file.exists() else trained
+        answer = srepr("train", source, "--from", start, "--freeze", "none", "--epochs", 2, *words, "--out", run)
+        assert answer.code == 0, answer
+        if source == "digits-lt":
+            assert srepr("retrain", run, "--method", "la", "disalign", "--solver", "sgd", "--epochs", 1).code == 0
+            for head, out in (("la", file), ("disalign", tmp_path / "d")):
+                assert srepr("export", run, "--head", head, "--format", "safetensors", "-o", out).code == 0
+            run = tmp_path / "second"
+    given, found = load_tensors(file)[0], load_tensors(run / "representation.safetensors")[0]
+    assert found["fc.weight"].shape[0] == 2
+    assert found["conv1.weight"].shape == given["conv1.weight"].shape
+    words = ("train", "digits-lt", "--epochs", 2, "--out", tmp_path / "third", "--from")
+    assert "a classifier that stage 2 has changed" in srepr(*words, tmp_path / "d.safetensors").complaint
+    assert srepr(*words, file).code == 0
+
+
+def test_a_folder_of_hugging_face_is_named(srepr, tmp_path):
+    (tmp_path / "vit").mkdir()
+    (tmp_path / "vit" / "preprocessor_config.json").write_text("{}")
+    complaint = srepr("train", "digits-lt", "--from", tmp_path / "vit", "--out", tmp_path / "R").complaint
+    assert complaint.endswith(f"is a folder of Hugging Face. Pass it as --network: hf:{tmp_path / 'vit'}")
+
+
+def test_a_weight_that_is_not_finite_is_no_start(srepr, trained, tmp_path):
+    network, about = load_model(trained / "representation.safetensors")
+    network.conv1.weight.data[0] = torch.nan
+    with pytest.raises(InputError, match=r"the weight conv1\.weight to start from is not finite"):
+        Start(network, about, "")
 
 
 def test_another_start_is_other_settings(srepr, collected, trained):

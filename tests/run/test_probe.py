@@ -256,6 +256,7 @@ def test_a_new_classifier_is_solved_on_the_body_by_default(srepr, trained, tmp_p
     np.savez(tmp_path / "two.npz", x=X, y=np.arange(60) % 2)
     answer = srepr("train", tmp_path / "two.npz", "--from", trained, "--out", tmp_path / "run")
     assert "solving the classifier of resnet8" in answer.err
+    assert answer.err.count("a new classifier is started") == 1
     given, _ = load_tensors(trained / "representation.safetensors")
     tensors, _ = load_tensors(tmp_path / "run" / "representation.safetensors")
     assert all(torch.equal(tensors[name], given[name]) for name in given if not name.startswith("fc."))

@@ -22,8 +22,8 @@ class ExportCommand:
     out: Annotated[Path, arg(aliases=["-o"])]
     """Output file; a missing suffix is added."""
     head: str | None = None
-    """Head of the run; default: srepr, or else the newest on the averaged network. swa and sgd are the networks of
-    stage 1."""
+    """Head of the run; default: auto, else srepr, else the newest on the averaged network. swa and sgd are the
+    networks of stage 1."""
     prior: str | None = None
     """Class prior of the deployment: uniform, train, a file, or a list such as 0.7,0.2,0.1."""
     opset: int | None = None

@@ -25,8 +25,8 @@ class PredictCommand:
     """Images, folders (searched recursively), a CSV with a column `path` or `text` or with numbers, a .jsonl or .txt
     file of texts, or an .npz or .npy file."""
     head: str | None = None
-    """Head of the run; default: srepr, or else the newest on the averaged network. swa and sgd are the networks of
-    stage 1."""
+    """Head of the run; default: auto, else srepr, else the newest on the averaged network. swa and sgd are the
+    networks of stage 1."""
     out: Annotated[Path | None, arg(aliases=["-o"])] = None
     """Output file, .csv or .jsonl; default: standard output, or none with --html."""
     format: Literal["csv", "jsonl"] | None = None

@@ -9,7 +9,6 @@ If its classifier has other classes than the data, the body is kept and a new cl
 from __future__ import annotations
 
 import hashlib
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,15 +18,16 @@ from torch import nn
 from srepr.data import LongTailData
 from srepr.data.about import About
 from srepr.data.tokens import TextExamples
-from srepr.errors import InputError, printable
+from srepr.errors import InputError
 from srepr.importing.checkpoint import NETWORK, read_checkpoint
 from srepr.importing.function import function_network
 from srepr.importing.huggingface import huggingface_network
 from srepr.models import build, efficientnet_lite0
+from srepr.models.cosine import Cosine
 from srepr.models.efficientnet import MEAN, STD, weights_file
 from srepr.models.function import is_function
 from srepr.models.split import replace_classifier
-from srepr.run.checkpoints import load_model
+from srepr.run.checkpoints import load_classifier, load_model
 from srepr.run.description import Start, check_readable
 from srepr.run.folder import STAGE_1
 from srepr.storage.tensors import is_own
@@ -47,8 +47,10 @@ def start_network(path: Path, data: LongTailData) -> Start:
     if not path.exists():
         raise InputError(f"{path} does not exist. Pass a run folder or a checkpoint to start from.")
     file = path / STAGE_1["swa"] if path.is_dir() else path
+    if path.is_dir() and not file.exists() and (path / "preprocessor_config.json").exists():
+        raise InputError(f"{path} is a folder of Hugging Face. Pass it as `network`: hf:{path}")
     if path.is_dir() or (file.suffix == ".safetensors" and is_own(file)):
-        network, about = load_model(file)
+        network, about = load_model(file) if path.is_dir() else exported(file)
         classes, inputs = len(about.class_names), about.given or about.shape
     else:
         found = read_checkpoint(file)
@@ -58,13 +60,25 @@ def start_network(path: Path, data: LongTailData) -> Start:
     ours = described(path, about, inputs, data)
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     if classes == len(data.class_names):
+        own = network.get_submodule(about.classifier)
+        if not isinstance(own, nn.Linear | Cosine):
+            raise InputError(f"{path} has a classifier that stage 2 has changed. Start from its run folder.")
         return Start(network, ours, digest)
     what = f"{classes:,} classes" if classes else "no classifier"
-    said = f"{path} has {what}, {data.name} has {len(data.class_names):,} classes: its body is kept"
-    print(printable(f"{said}, and a new classifier is started"), file=sys.stderr)
+    notice = (
+        f"{path} has {what}, {data.name} has {len(data.class_names):,} classes: its body is kept, and a new classifier"
+        " is started"
+    )
     if about.network == NETWORK:
         ours = replace(ours, options={**about.options, "bias": True, "scale": None})
-    return Start(fresh_classifier(network, about.classifier, len(data.class_names)), ours, digest, trained=False)
+    network = fresh_classifier(network, about.classifier, len(data.class_names))
+    return Start(network, ours, digest, trained=False, notice=notice)
+
+
+def exported(file: Path) -> tuple[nn.Module, About]:
+    """The network in a model of srepr, also in one that `srepr export` wrote, and its description."""
+    classifier = load_classifier(file)
+    return classifier.model.requires_grad_(True), classifier.description
 
 
 def described(path: Path, about: About, inputs: tuple[int, ...], data: LongTailData) -> About:

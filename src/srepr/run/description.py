@@ -27,6 +27,13 @@ class Start:
     digest: str
     trained: bool = True
     """Whether its classifier was trained for these classes; a new one starts at random."""
+    notice: str = ""
+    """One line for people about what is taken of it."""
+
+    def __post_init__(self) -> None:
+        for name, parameter in self.network.named_parameters():
+            if not parameter.isfinite().all():
+                raise InputError(f"the weight {name} to start from is not finite. Choose another network.")
 
 
 def data_options(settings: Train) -> dict[str, Any]:

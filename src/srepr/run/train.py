@@ -67,15 +67,15 @@ def train(
     """Train, average, recompute BatchNorm, evaluate; the metrics of `swa` (and `sgd`), as in `R/results.json`.
 
     An unfinished run continues; a finished one is left as it is. Other settings or data are refused. `start` gives a
-    network that is already trained (`srepr.importing.start`): training continues from its weights, and the run
-    keeps it as the baseline if it was trained for these classes. With `freeze` "body" no network is trained at all
-    (`srepr.run.probe`).
+    network that is already trained (`srepr.importing.start`): training continues from its weights, and the run keeps it
+    as the baseline if it was trained for these classes. With `freeze` "body" no network is trained (`srepr.run.probe`).
     """
     machine = as_launched(machine or Machine())
-    data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
+    options = data_options(settings)
+    data = load(settings.source, data_dir=data_dir, seed=settings.seed, **options)
     given = None if start is None else start(data)
     settings = suited(settings, given)
-    if settings.freeze == "body" and settings.data.protocol is None:
+    if data_options(settings) != options:
         data = load(settings.source, data_dir=data_dir, seed=settings.seed, **data_options(settings))
         given = None if start is None else start(data)
     if given is not None and given.trained and settings.baseline:
@@ -87,7 +87,6 @@ def train(
     if settings.freeze not in ("body", "none"):  # a layer that is not there is refused before anything is written
         freeze(build_network(about) if given is None else given.network, settings.freeze)
     fabric = open_fabric(machine)
-
     leads = process_rank() == 0
     if leads:
         arithmetic = ("devices", "num_nodes", "precision", "compile", "sync_batchnorm")
@@ -97,6 +96,8 @@ def train(
             wanted["from"] = given.digest
         facts = folder.data_facts(data, settings.source, data_dir)
         folder.enter_run(out, wanted, {**folder.provenance(), **facts})
+        if given is not None and given.notice:
+            tell(given.notice)
         if data.skipped:
             first = f"{data.skipped[0]} is the first" if len(data.skipped) > 1 else data.skipped[0]
             tell(f"skipped {len(data.skipped):,} bad images ({first})")
