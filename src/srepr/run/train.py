@@ -67,8 +67,8 @@ def train(
     """Train, average, recompute BatchNorm, evaluate; the metrics of `swa` (and `sgd`), as in `R/results.json`.
 
     An unfinished run continues; a finished one is left as it is. Other settings or data are refused. `start` gives a
-    network that is already trained (`srepr.importing.start`): training continues from its weights, and the run keeps it
-    as the baseline if it was trained for these classes. With `freeze` "body" no network is trained (`srepr.run.probe`).
+    network that is already trained (`srepr.importing.start`): training goes on from its weights, and the run keeps it
+    as the baseline if it was trained for these classes. With `freeze` "body" nothing is trained (`srepr.run.probe`).
     """
     machine = as_launched(machine or Machine())
     options = data_options(settings)
