@@ -113,7 +113,8 @@ On frozen CIFAR100-LT, cRT and LA are of the seeds 0 and 1, and SRepr is of the 
 are of the seed 2. The icons were measured on another machine of this kind, with AVX2. The fine-tuned texts are from
 the present recipe. Both fine-tuned CIFARs are from before a fine-tuning started from a classifier with a larger
 penalty (docs/train.md), and CIFAR10-LT also from before the head was trained on the validation set. The rows without
-cRT and LA come from `--brief`.
+cRT and LA come from `--brief`. The icons are those of oxygen; elementary-xfce and Faenza are other themes of Debian,
+at 64 pixels, on which nothing was chosen.
 
 {about_it}
 
